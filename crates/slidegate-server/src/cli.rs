@@ -2,14 +2,16 @@
 
 mod args;
 mod client;
-mod convert;
 mod explain;
 mod health;
 mod lua;
-mod man;
-mod replay;
 mod serve;
 mod settings;
+#[cfg(feature = "tools")]
+mod tools;
+#[cfg(not(feature = "tools"))]
+#[path = "cli/no_tools.rs"]
+mod tools;
 mod top;
 mod validate;
 
@@ -17,19 +19,15 @@ use std::collections::BTreeSet;
 use std::error;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::string::FromUtf8Error;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, Error, FromArgMatches, Parser};
-use clap_complete::Shell;
 use slidegate::Policy;
 
-use self::convert::ConvertArgs;
 use self::explain::ExplainArgs;
 use self::health::HealthArgs;
 use self::lua::LuaArgs;
-use self::man::ManArgs;
-use self::replay::ReplayArgs;
+use self::tools::ToolCommand;
 use self::top::TopArgs;
 use self::validate::ValidateArgs;
 use crate::cli::args::{ServeArgs, reject_ineffective_flags};
@@ -65,12 +63,6 @@ pub enum Command {
     ///
     /// Example: slidegate explain --policy policy.yaml method=POST path=/login ip=192.0.2.7
     Explain(ExplainArgs),
-    /// Convert files of Envoy's reference rate limit server, or of nginx (--from nginx), to a policy
-    ///
-    /// For the reference server, prints the policy that `serve --ratelimit-config` enforces. If there is any error, or
-    /// a setting that a policy cannot express, prints all of them with their locations and exits with 1. For nginx, the
-    /// comments above the policy list the directives that were not converted.
-    Convert(ConvertArgs),
     /// Write the Lua scripts of the Redis store, for programs in other languages
     ///
     /// Programs call check.lua with a JSON argument, without slidegate, and share their counters in Redis with it.
@@ -83,11 +75,6 @@ pub enum Command {
     /// Write it to a file, and name the file in the first line of a policy:
     /// # yaml-language-server: $schema=./slidegate.schema.json
     Schema,
-    /// Test a policy on the requests of access logs
-    ///
-    /// With --ratelimit-config, a request has one descriptor for each rule whose keys are attributes of the log:
-    /// method, path, ip or remote_address, host, user, header.referer, header.user-agent.
-    Replay(ReplayArgs),
     /// List the keys that an observing rule would have denied, summed over all servers
     ///
     /// Counts since the roll-out of the rule began, up to 10,000 keys per server.
@@ -98,44 +85,23 @@ pub enum Command {
     ///
     /// Calls /healthz. Exits with 1 if the server does not respond within 5 seconds.
     Health(HealthArgs),
-    /// Write the manual pages of the program and of its commands
-    ///
-    /// Prints the path of each file.
-    ///
-    /// Example: slidegate man --out /usr/local/share/man/man1
-    Man(ManArgs),
-    /// Print a completion script for a shell
-    ///
-    /// Example: slidegate completions bash > /usr/share/bash-completion/completions/slidegate
-    Completions {
-        /// Shell for which the script is written
-        shell: Shell,
-    },
+    #[command(flatten)]
+    Tool(ToolCommand),
 }
 
 /// Runs a subcommand. If it fails, the program prints only the text of the returned error.
 pub fn run(command: Command) -> Result<ExitCode, Box<dyn error::Error>> {
     match command {
         Command::Serve(args) => return serve::run(*args),
-        Command::Replay(args) => replay::run(args)?,
         Command::Validate(args) => validate::run(args, print_to_stdout)?,
         Command::Explain(args) => print_to_stdout(&explain::run(args)?)?,
-        Command::Convert(args) => print_to_stdout(&convert::run(args)?)?,
         Command::Lua(args) => print_to_stdout(&lua::run(args)?)?,
         Command::Schema => print_to_stdout(POLICY_SCHEMA)?,
         Command::Top(args) => print_to_stdout(&top::run(&args)?)?,
         Command::Health(args) => print_to_stdout(health::run(&args)?)?,
-        Command::Man(args) => print_to_stdout(&man::run(&args, Args::command())?)?,
-        Command::Completions { shell } => print_to_stdout(&completion_script(shell)?)?,
+        Command::Tool(command) => tools::run(command)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the completion script of the command line for a shell.
-fn completion_script(shell: Shell) -> Result<String, FromUtf8Error> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "slidegate", &mut script);
-    String::from_utf8(script)
 }
 
 /// Returns the remedy for a domain that no rule of the policy has.
@@ -188,15 +154,9 @@ impl Args {
                 args.policy_source.resolve_policy_source_precedence(matches)?;
                 args.require_policy_or_server()?;
             }
-            Command::Replay(args) => args.resolve_policy_source(matches)?,
+            Command::Tool(command) => command.resolve_policy_source(matches)?,
             Command::Validate(args) => args.resolve_policy_precedence(matches),
-            Command::Convert(_)
-            | Command::Health(_)
-            | Command::Lua(_)
-            | Command::Man(_)
-            | Command::Schema
-            | Command::Top(_)
-            | Command::Completions { .. } => {}
+            Command::Health(_) | Command::Lua(_) | Command::Schema | Command::Top(_) => {}
         }
         Ok(args)
     }

@@ -30,6 +30,15 @@ const INITIAL_JSON_BUFFER_BYTES: usize = 1024;
 /// Header of a denial at `/v1/auth` because the store is unavailable. Its value is the reason.
 const UNAVAILABLE_REASON_HEADER: HeaderName = HeaderName::from_static("slidegate-reason");
 
+/// A response with a body of JSON. A handler adds the status, if it is not 200.
+pub type JsonResponse = ([(HeaderName, &'static str); 1], Vec<u8>);
+
+/// Renders a value as JSON.
+pub fn render_json(value: &impl Serialize) -> Result<JsonResponse, HttpProblem> {
+    let json = serde_json::to_vec(value).map_err(HttpProblem::internal)?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json))
+}
+
 /// A renderer of decisions as HTTP responses.
 #[derive(Clone)]
 pub struct ResponseRenderer {

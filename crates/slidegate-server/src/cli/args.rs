@@ -25,7 +25,9 @@ pub use self::connections::ConnectionArgs;
 pub use self::ineffective::reject_ineffective_flags;
 pub use self::listener::{AddressOrNone, TlsArgs};
 pub use self::observability::ObservabilityArgs;
-pub use self::policy_source::{PolicySourceArgs, parse_algorithm};
+pub use self::policy_source::PolicySourceArgs;
+#[cfg(feature = "tools")]
+pub use self::policy_source::parse_algorithm;
 pub use self::store::StoreArgs;
 pub use self::value_parsers::{DurationRange, parse_host_name, parse_nonzero};
 pub use self::waiting::WaitingArgs;

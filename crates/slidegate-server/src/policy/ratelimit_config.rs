@@ -32,8 +32,11 @@ use finding::FILE_START;
 
 use crate::policy::FileText;
 
+#[cfg(feature = "tools")]
 pub use converted_rule::{Conditions, ConvertedCondition, ConvertedOverride};
-pub use finding::{Finding, Findings, SourcePosition};
+#[cfg(feature = "tools")]
+pub use finding::SourcePosition;
+pub use finding::{Finding, Findings};
 pub use parse::looks_like_ratelimit_config;
 pub use print::format_policy_file;
 pub use rules::ConversionOptions;
@@ -43,6 +46,7 @@ pub use rules::ConversionOptions;
 pub struct Conversion {
     pub policy: Policy,
     /// The converted policy as the text of a policy file.
+    #[cfg_attr(not(feature = "tools"), expect(dead_code, reason = "only `convert` uses it"))]
     pub text: String,
     /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,

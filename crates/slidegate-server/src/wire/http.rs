@@ -17,12 +17,12 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::State;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
-use axum::{Json, Router};
 
 use self::auth::ForwardAuthRequest;
 pub use self::auth::{ProxyTrust, RepeatedHeaders};
@@ -33,11 +33,10 @@ use super::rls::{self, ParsedMessage};
 use crate::connections::LargeCallThread;
 use crate::connections::bodies::BufferedBody;
 use crate::decide::Service;
-use crate::decide::health::Readiness;
 use crate::json::{parse, repair_json};
 use crate::permits::body::{PermitBody, ReleaseResponse, RenewResponse};
-use crate::render::ResponseRenderer;
 use crate::render::problem::{HttpProblem, method_not_allowed, path_not_found};
+use crate::render::{JsonResponse, ResponseRenderer, render_json};
 use crate::reservations::body::{SettleBody, SettleResponse};
 use crate::telemetry::metrics::ListenerKind;
 use crate::telemetry::recorder::{RequestRecorder, TraceHeaders};
@@ -310,11 +309,13 @@ async fn healthz() -> &'static str {
 }
 
 /// Responds with status 200 if the server is ready, else with 503. The body contains the reasons.
-async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<Readiness>) {
+async fn readyz(
+    State(service): State<Arc<Service>>,
+) -> Result<(StatusCode, JsonResponse), HttpProblem> {
     let readiness = service.readiness();
     let is_ready = readiness.is_ready();
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(readiness))
+    Ok((status, render_json(&readiness)?))
 }
 
 /// Responds as `/healthcheck` of Envoy's reference server, for probes that were written for it: with `OK` and status

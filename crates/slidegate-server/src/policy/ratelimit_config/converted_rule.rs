@@ -71,6 +71,7 @@ pub enum ConvertedCondition {
         literal: Vec<String>,
     },
     /// A condition that must not match.
+    #[cfg_attr(not(feature = "tools"), expect(dead_code, reason = "only `convert` uses it"))]
     Not {
         not: Box<ConvertedCondition>,
     },

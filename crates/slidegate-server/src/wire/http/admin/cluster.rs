@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use serde::Serialize;
@@ -11,10 +10,11 @@ use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, OvershootHisto
 use crate::decide::Service;
 use crate::decide::store::ClusterNode;
 use crate::render::problem::{HttpProblem, path_not_found};
+use crate::render::{JsonResponse, render_json};
 
 /// The response body of `/v1/cluster`: the state of the cluster from the view of this node.
 #[derive(Serialize)]
-pub struct ClusterStatusBody {
+struct ClusterStatusBody {
     #[serde(flatten)]
     status: ClusterStatus,
     /// Number of requests that were denied because other nodes had not acknowledged enough updates of this node.
@@ -37,13 +37,13 @@ struct OvershootBucket {
 pub async fn cluster_status(
     State(service): State<Arc<Service>>,
     uri: Uri,
-) -> Result<Json<ClusterStatusBody>, HttpProblem> {
+) -> Result<JsonResponse, HttpProblem> {
     let store = service.store();
-    store
+    let status = store
         .cluster_node()
         .and_then(ClusterStatusBody::from_cluster_node)
-        .map(Json)
-        .ok_or_else(|| http_problem_for_store_without_cluster(&uri, store.kind()))
+        .ok_or_else(|| http_problem_for_store_without_cluster(&uri, store.kind()))?;
+    render_json(&status)
 }
 
 impl ClusterStatusBody {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderName, header};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::decide::Service;
 use crate::json::{parse, repair_json};
 use crate::render::problem::HttpProblem;
+use crate::render::{JsonResponse, render_json};
 use crate::wire::http::body::ExplainBody;
 
 /// The permission to run an explanation. Further explanations wait for it.
@@ -25,28 +25,27 @@ static EXPLANATION_SEMAPHORE: Semaphore = Semaphore::const_new(1);
 pub async fn explain(
     State(service): State<Arc<Service>>,
     body: Bytes,
-) -> Result<([(HeaderName, &'static str); 1], Vec<u8>), HttpProblem> {
+) -> Result<JsonResponse, HttpProblem> {
     let running = EXPLANATION_SEMAPHORE.acquire().await.map_err(HttpProblem::internal)?;
     let cancelled = CancellationToken::new();
     // When the client disconnects, this future is dropped, and the guard cancels the explanation.
     let _cancel_on_drop = cancelled.clone().drop_guard();
     let explained = spawn_blocking(move || {
         let _running = running;
-        Handle::current().block_on(explain_as_json(&service, &body, &cancelled))
+        Handle::current().block_on(explain_call(&service, &body, &cancelled))
     });
-    let json = explained.await.map_err(HttpProblem::internal)??;
-    Ok(([(header::CONTENT_TYPE, "application/json")], json))
+    explained.await.map_err(HttpProblem::internal)?
 }
 
-async fn explain_as_json(
+async fn explain_call(
     service: &Service,
     body: &[u8],
     cancelled: &CancellationToken,
-) -> Result<Vec<u8>, HttpProblem> {
+) -> Result<JsonResponse, HttpProblem> {
     let text = repair_json(body);
     let body: ExplainBody<'_> = parse(&text)?;
     let request = body.to_gate_request();
     service.check_request(&service.active_policy().policy, &request)?;
     let explanation = service.explain(&request, cancelled).await?;
-    serde_json::to_vec(&explanation).map_err(HttpProblem::internal)
+    render_json(&explanation)
 }

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{RawQuery, State};
 use serde::{Deserialize, Serialize};
 
 use crate::client_text::excerpt;
 use crate::decide::Service;
 use crate::render::problem::HttpProblem;
+use crate::render::{JsonResponse, render_json};
 use crate::telemetry::top::{MAX_ROLLOUT_KEYS_PER_RULE, RolloutReport, TopReport};
 
 /// Default number of keys in each list of a rule's report.
@@ -29,7 +29,7 @@ struct TopQuery {
 /// The response to a query: about all rules, or about one observing rule.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub enum TopResponse {
+enum TopResponse {
     Report(Option<TopReport>),
     Rollout(Option<RolloutReport>),
 }
@@ -40,7 +40,7 @@ pub enum TopResponse {
 pub async fn top_keys(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
-) -> Result<Json<TopResponse>, HttpProblem> {
+) -> Result<JsonResponse, HttpProblem> {
     let query = parse_query(query.as_deref().unwrap_or_default())?;
     // A report on many rules takes milliseconds and would block other tasks of this thread.
     let report = tokio::task::spawn_blocking(move || {
@@ -53,7 +53,7 @@ pub async fn top_keys(
         let report = service.telemetry().top_keys(keys);
         TopResponse::Report(report.map(|report| TopReport { rules_never_applied, ..report }))
     });
-    report.await.map(Json).map_err(HttpProblem::internal)
+    render_json(&report.await.map_err(HttpProblem::internal)?)
 }
 
 fn parse_query(query: &str) -> Result<TopQuery, HttpProblem> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cli::convert::notes_line;
+use crate::cli::tools::convert::notes_line;
 
 /// Converts a file. Returns the rules without the lines above them, and the notes without their file.
 fn convert_text(text: &str) -> (String, Vec<String>) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_mangen::Man;
 
-use super::lua::write_file_creating_folder;
+use crate::cli::lua::write_file_creating_folder;
 
 /// The flags of `slidegate man`.
 #[derive(Debug, clap::Args)]

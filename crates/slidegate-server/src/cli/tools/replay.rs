@@ -208,9 +208,9 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         warn_if_no_rule_applied(&args.domain, stats);
     }
     if args.json {
-        super::print_to_stdout(&format!("{}\n", serde_json::to_string(&report)?))?
+        crate::cli::print_to_stdout(&format!("{}\n", serde_json::to_string(&report)?))?
     } else {
-        super::print_to_stdout(&report.to_string())?
+        crate::cli::print_to_stdout(&report.to_string())?
     }
     Ok(())
 }
@@ -235,8 +235,8 @@ fn build_policy_allowing_all_requests(args: &ReplayArgs) -> Result<Policy, Repla
 
 fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
     if policy.rules().iter().all(|rule| rule.domain() != domain) {
-        let remedy = super::unknown_domain_remedy(policy);
-        super::print_to_stderr(&format!(
+        let remedy = crate::cli::unknown_domain_remedy(policy);
+        crate::cli::print_to_stderr(&format!(
             "no rule has domain `{domain}`, so no request is denied; {remedy}\n"
         ));
     }
@@ -247,7 +247,7 @@ fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
 fn warn_if_no_rule_applied(domain: &str, stats: &ReplayStats) {
     let applied = stats.rules.iter().any(|rule| rule.counts.requests > 0);
     if stats.counts.requests > 0 && !applied {
-        super::print_to_stderr(&format!(
+        crate::cli::print_to_stderr(&format!(
             "no rule of domain `{domain}` applied to a line, so no request was denied; the keys of a descriptor must be among {}, fields of a line in JSON, or named by --map\n",
             ATTRIBUTE_NAMES.join(", ")
         ));
@@ -279,5 +279,5 @@ fn replay_access_logs(
 /// Prints the position of an unparsable line and the reason, without disturbing the progress bar.
 fn print_unparsable_line(log: &Path, line: &UnparsableLine, progress: &ReplayProgress) {
     let text = format!("{}:{}: {}\n", log.display(), line.number, line.reason);
-    progress.bar().suspend(|| super::print_to_stderr(&text));
+    progress.bar().suspend(|| crate::cli::print_to_stderr(&text));
 }

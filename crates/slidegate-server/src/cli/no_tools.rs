@@ -1,0 +1,30 @@
+//! Takes the place of `tools` in a program without the feature `tools`: its commands are known, and cannot run.
+
+use std::error;
+
+use clap::{ArgMatches, Error};
+
+/// A command that this program does not have.
+#[derive(Debug, clap::Subcommand)]
+pub enum ToolCommand {
+    /// Stands for all of them
+    #[command(aliases = ["convert", "man", "completions"], hide = true)]
+    Replay {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+impl ToolCommand {
+    /// Does nothing, because this program has none of the commands.
+    pub fn resolve_policy_source(&mut self, _: &ArgMatches) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Returns an error, because this program has none of the commands.
+pub fn run(ToolCommand::Replay { .. }: ToolCommand) -> Result<(), Box<dyn error::Error>> {
+    Err("this program was compiled without the commands replay, convert, man and completions; install a package of \
+         slidegate, or compile it with `--features tools`"
+        .into())
+}
