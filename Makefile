@@ -161,7 +161,7 @@ bench-slidegate:
 
 # The program that runs the instruction counts under valgrind. Its version is that of gungraun in lab/Cargo.toml.
 $(GUNGRAUN_RUNNER):
-	cargo install --locked --root target/peers --version 0.20.0 gungraun-runner
+	cargo install --locked --debug --root target/peers --version 0.20.0 gungraun-runner
 
 # The server that slidegate is compared with. Built once, in a few minutes. The build needs protoc.
 target/peers/bin/throttlecrab-server:
