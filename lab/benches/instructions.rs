@@ -213,10 +213,10 @@ fn check((unexpected, _): (usize, DecideFn)) {
 #[bench::gate_1000_rules_allowed(args = (1_000), setup = gate, config = limit(3309))]
 #[bench::memory_store_allowed(args = ("1000000/w", ALLOWED), setup = set_up_memory_store, config = limit(659))]
 #[bench::memory_store_denied(args = ("100/w", DENIED), setup = set_up_memory_store, config = limit(581))]
-#[bench::cluster_of_one_allowed(args = ("1000000/w", ALLOWED), setup = set_up_cluster_of_one, config = limit(1635))]
-#[bench::cluster_of_one_denied(args = ("100/w", DENIED), setup = set_up_cluster_of_one, config = limit(1323))]
-#[bench::cluster_of_three_allowed(args = ("1000000/w", ALLOWED), setup = set_up_cluster_of_three, config = limit(1815))]
-#[bench::cluster_of_three_denied(args = ("100/w", DENIED), setup = set_up_cluster_of_three, config = limit(1352))]
+#[bench::cluster_of_one_allowed(args = ("1000000/w", ALLOWED), setup = set_up_cluster_of_one, config = limit(1315))]
+#[bench::cluster_of_one_denied(args = ("100/w", DENIED), setup = set_up_cluster_of_one, config = limit(1032))]
+#[bench::cluster_of_three_allowed(args = ("1000000/w", ALLOWED), setup = set_up_cluster_of_three, config = limit(1500))]
+#[bench::cluster_of_three_denied(args = ("100/w", DENIED), setup = set_up_cluster_of_three, config = limit(1066))]
 fn decisions(decide: DecideFn) -> (usize, DecideFn) {
     let counted = WARM_UP_DECISIONS..WARM_UP_DECISIONS + COUNTED_DECISIONS;
     (counted.filter(|&nth| !decide(nth)).count(), decide)

@@ -6,10 +6,12 @@ mod evaluate;
 
 use slidegate::algorithm::AnyAdditive;
 use slidegate::store::table::SlotIndex;
-use slidegate::store::{Charge, ChargeResult, CounterId, Hit, Receipt, admits, has_charge};
+use slidegate::store::{
+    Charge, ChargeResult, CounterId, Hit, Outcomes, Receipt, Veto, admits, has_charge,
+};
 use slidegate::{StoreError, Timestamp};
 
-use super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard};
+use super::{CounterLocation, Counters, HasStateTable, Shard};
 
 /// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,15 +32,13 @@ pub enum MaxUnsyncedAction {
     Deny,
 }
 
-/// The inputs of one decision that are common to all of its hits: the current time, whether the cluster has other
-/// members, and the [`MaxUnsyncedAction`].
+/// The inputs of one decision that are common to all of its hits.
 #[derive(Clone, Copy)]
 struct DecisionContext {
     now: Timestamp,
     /// Whether the cluster has no other members. The flag is read while the shards are locked, so that charges made
     /// before another node joins are part of the state that is sent to that node.
     has_no_peers: bool,
-    cap_policy: MaxUnsyncedAction,
 }
 
 /// A hit that is being evaluated, with the number of units that must be available in its limit, and the current time
@@ -62,27 +62,75 @@ impl Counters {
         now: Timestamp,
         cap_policy: MaxUnsyncedAction,
     ) -> Result<ChargeAttempt, StoreError> {
+        match hits {
+            [hit] if hit.is_charged_only_if_it_fits() => self.charge_hit(hit, now, cap_policy),
+            hits => self.charge_hits(hits, now, cap_policy),
+        }
+    }
+
+    /// Decides a request of one hit that is [charged if it fits, and not otherwise](Hit::is_charged_only_if_it_fits), in one
+    /// step and without the lists that a request of several hits needs. Such a decision takes two thirds of the time.
+    fn charge_hit(
+        &self,
+        hit: &Hit<'_>,
+        now: Timestamp,
+        cap_policy: MaxUnsyncedAction,
+    ) -> Result<ChargeAttempt, StoreError> {
+        let location = self.locate_counter(hit, now)?;
+        let shard = &mut *self.shards[location.shard].shard.lock();
+        self.shards.sweep_if_due(shard, now);
+        let context = DecisionContext { now, has_no_peers: self.progress.has_no_peers() };
+        let pending_hit = HitInEvaluation {
+            hit,
+            required: hit.required,
+            now: location.to_counter_time(context.now),
+        };
+        with_counter!(location.counter, counter => {
+            let slot = self.find_or_restore_state(shard, counter, hit, location, context.now)?;
+            let (mut outcome, exceeds_max_unsynced_units) =
+                self.evaluate_hit(shard, counter, slot, location, pending_hit, context);
+            if exceeds_max_unsynced_units {
+                if cap_policy == MaxUnsyncedAction::Wait {
+                    return Ok(ChargeAttempt::Unsynced);
+                }
+                outcome = self.build_max_unsynced_denial_outcome(
+                    shard,
+                    location,
+                    pending_hit,
+                    &outcome,
+                    context,
+                );
+            }
+            let mut receipt = Receipt::default();
+            let fits = outcome.fits();
+            if fits {
+                let charged = (hit, &mut outcome);
+                let charged_at = self.charge(shard, counter, slot, location, charged, context)?;
+                receipt = Receipt::one(new_charge(hit, 0, location, charged_at));
+            }
+            let allowed = fits || hit.veto == Veto::Never;
+            let outcomes = Outcomes::one(outcome);
+            Ok(ChargeAttempt::Decided(ChargeResult { allowed, outcomes, receipt }))
+        })
+    }
+
+    /// Decides a request of any hits: evaluates all of them, and then charges them.
+    fn charge_hits(
+        &self,
+        hits: &[Hit<'_>],
+        now: Timestamp,
+        cap_policy: MaxUnsyncedAction,
+    ) -> Result<ChargeAttempt, StoreError> {
         let locations = self.locate_counters(hits, now)?;
         let mut locked = self.lock_shards(&locations);
         for shard in locked.iter_mut() {
             self.shards.sweep_if_due(shard, now);
         }
-        let context =
-            DecisionContext { now, has_no_peers: self.progress.has_no_peers(), cap_policy };
-        self.decide_request(&mut locked, hits, &locations, context)
-    }
-
-    /// Decides one request. The caller has locked the shards of all hits.
-    fn decide_request(
-        &self,
-        locked: &mut LockedShards<'_, Shard>,
-        hits: &[Hit<'_>],
-        locations: &[CounterLocation],
-        context: DecisionContext,
-    ) -> Result<ChargeAttempt, StoreError> {
-        let (mut outcomes, over_cap) = self.evaluate_hits(locked, hits, locations, context)?;
+        let context = DecisionContext { now, has_no_peers: self.progress.has_no_peers() };
+        let (mut outcomes, over_cap) =
+            self.evaluate_hits(&mut locked, hits, &locations, context)?;
         if !over_cap.is_empty() && admits(hits, &outcomes) {
-            if context.cap_policy == MaxUnsyncedAction::Wait {
+            if cap_policy == MaxUnsyncedAction::Wait {
                 return Ok(ChargeAttempt::Unsynced);
             }
             for (index, outcome) in over_cap {
@@ -91,7 +139,7 @@ impl Counters {
         }
         let allowed = admits(hits, &outcomes);
         let mut receipt = Receipt::with_capacity(if allowed { hits.len() } else { 0 });
-        for (index, (hit, location)) in hits.iter().zip(locations).enumerate() {
+        for (index, (hit, location)) in hits.iter().zip(&*locations).enumerate() {
             if !has_charge(hits, &outcomes, index, allowed) {
                 continue;
             }
@@ -108,15 +156,7 @@ impl Counters {
             if hit.charge.block().is_some() {
                 continue;
             }
-            receipt.push(Charge {
-                counter: CounterId::Fingerprint(location.fingerprint),
-                limit: *hit.limit,
-                hit_index: index as u32,
-                phase_us: location.phase_us,
-                charged_at,
-                hit_cost: hit.cost,
-                cost: hit.cost,
-            });
+            receipt.push(new_charge(hit, index as u32, *location, charged_at));
         }
         Ok(ChargeAttempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
@@ -146,5 +186,23 @@ impl Counters {
             )));
         }
         Ok(slot)
+    }
+}
+
+/// Creates the charge of a hit. `hit_index` is the index of the hit in its request.
+fn new_charge(
+    hit: &Hit<'_>,
+    hit_index: u32,
+    location: CounterLocation,
+    charged_at: Timestamp,
+) -> Charge {
+    Charge {
+        counter: CounterId::Fingerprint(location.fingerprint),
+        limit: *hit.limit,
+        hit_index,
+        phase_us: location.phase_us,
+        charged_at,
+        hit_cost: hit.cost,
+        cost: hit.cost,
     }
 }

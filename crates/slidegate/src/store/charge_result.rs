@@ -41,7 +41,7 @@ impl Outcomes {
 
     /// Creates a list of one outcome.
     #[inline]
-    pub(crate) fn one(outcome: Outcome) -> Self {
+    pub fn one(outcome: Outcome) -> Self {
         Self(OneOrMany::One(outcome))
     }
 
@@ -112,7 +112,7 @@ impl Receipt {
 
     /// Creates a receipt of one charge.
     #[inline]
-    pub(crate) fn one(charge: Charge) -> Self {
+    pub fn one(charge: Charge) -> Self {
         Self { charges: OneOrMany::One(charge) }
     }
 

@@ -9,7 +9,7 @@ use slidegate::store::{Hit, Outcome, Outcomes, Veto, pending_units};
 use slidegate::{StoreError, Timestamp};
 
 use super::super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard, StateFreshness};
-use super::{DecisionContext, HitInEvaluation, MaxUnsyncedAction};
+use super::{DecisionContext, HitInEvaluation};
 use crate::hit_options::HitOptions;
 use crate::overshoot::BucketOvershoot;
 use crate::replica::KeyReplica;
@@ -61,8 +61,7 @@ impl Counters {
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         let locations = self.locate_counters(hits, now)?;
-        let context =
-            DecisionContext { now, has_no_peers: true, cap_policy: MaxUnsyncedAction::Deny };
+        let context = DecisionContext { now, has_no_peers: true };
         Ok(self.evaluate_hits(&mut self.lock_shards(&locations), hits, &locations, context)?.0)
     }
 
