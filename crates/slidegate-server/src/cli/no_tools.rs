@@ -7,7 +7,7 @@ use clap::{ArgMatches, Error};
 /// A command that this program does not have.
 #[derive(Debug, clap::Subcommand)]
 pub enum ToolCommand {
-    /// Stands for all of them
+    /// Not in this program: install a package of slidegate, or compile it with `--features tools`
     #[command(aliases = ["convert", "man", "completions"], hide = true)]
     Replay {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
