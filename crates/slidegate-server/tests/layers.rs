@@ -10,6 +10,17 @@ use std::path::{Path, PathBuf};
 
 use syn::{Attribute, Item, UseTree, Visibility};
 
+use crate::common::project_path;
+
+const CRATES: [&str; 6] = [
+    "slidegate",
+    "slidegate-cluster",
+    "slidegate-redis",
+    "slidegate-server",
+    "slidegate-tools",
+    "slidegate-tower",
+];
+
 /// The most files that may depend on each other in a circle: two sides, and a part that both share.
 const MAX_FILES_IN_CIRCLE: usize = 3;
 
@@ -286,18 +297,26 @@ fn modules_use_only_layers_below() {
 
 #[test]
 fn circles_have_at_most_three_files() {
-    for name in [
-        "slidegate",
-        "slidegate-cluster",
-        "slidegate-redis",
-        "slidegate-server",
-        "slidegate-tools",
-        "slidegate-tower",
-    ] {
+    for name in CRATES {
         let all = Crate::read(name);
         for module in all.uses.keys() {
             let circle = all.circle_of(module);
             assert!(circle.len() <= MAX_FILES_IN_CIRCLE, "{name}: {circle:?}");
+        }
+    }
+}
+
+/// A file of tests that `main.rs` does not name is not compiled. `shuttle.rs` is a program of its own.
+#[test]
+fn test_files_are_modules() {
+    for name in CRATES.iter().filter(|name| **name != "slidegate-tools") {
+        let folder = project_path("crates").join(name).join("tests");
+        let main = fs::read_to_string(folder.join("main.rs")).unwrap();
+        for file in fs::read_dir(&folder).unwrap() {
+            let file = file.unwrap().file_name().into_string().unwrap();
+            let Some(module) = file.strip_suffix(".rs") else { continue };
+            let is_module = main.contains(&format!("\nmod {module};\n"));
+            assert!(is_module || ["main", "shuttle"].contains(&module), "{name}: tests/{file}");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The integration tests of the server, which start it as a process. They are one program: each program would compile the
-//! shared modules again, and be linked on its own. `cargo test -p slidegate-server http::` runs the tests of one module.
+//! shared modules again, and be linked on its own. `cargo test --all-features -p slidegate-server http::` runs the tests of one module.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -28,3 +28,27 @@ pub fn run(ToolCommand::Replay { .. }: ToolCommand) -> Result<(), Box<dyn error:
          slidegate, or compile it with `--features tools`"
         .into())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Args, Command};
+
+    #[test]
+    fn commands_of_other_programs_name_the_feature() {
+        for arguments in [
+            "replay --policy p.yaml a.log",
+            "convert --from nginx n.conf",
+            "man",
+            "completions bash",
+        ] {
+            let arguments = ["slidegate"].into_iter().chain(arguments.split(' '));
+            let Command::Tool(command) = Args::try_parse_from(arguments).unwrap().command else {
+                panic!("another command");
+            };
+            assert!(run(command).unwrap_err().to_string().contains("--features tools"));
+        }
+    }
+}

@@ -10,6 +10,7 @@ use crate::docs::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
 const FLAGS_OF_OTHER_PROGRAMS: &[&str] = &[
+    "--all-features",
     "--features",
     "--platform",
     "--release",
