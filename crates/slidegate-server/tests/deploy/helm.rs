@@ -29,7 +29,7 @@ pub const KUBERNETES_VERSIONS: [&str; 2] = ["1.30", "1.37"];
 const GROUPS_OF_OTHER_PROGRAMS: [&str; 2] = ["cert-manager.io/v1", "monitoring.coreos.com/v1"];
 
 fn values_path(variant: &str) -> PathBuf {
-    project_path(&format!("{CHART_FOLDER}/ci/{variant}-values.yaml"))
+    project_path(format!("{CHART_FOLDER}/ci/{variant}-values.yaml"))
 }
 
 /// Returns the command that renders a release with the name `slidegate`.

@@ -19,10 +19,13 @@ rules:
   - { name: tokens, domain: tokens, per: [id], limits: [1000000/h], cost: tokens, on_store_error: deny }
 ";
 
+/// Starts a server with this store, and waits until it has connected. A first connection that is closed would be an error in
+/// the log.
 fn start_server(address: &str) -> (Server, Client) {
     let flags = ["--store", address, "--redis-timeout", "10s", "--deny-cache-ttl", "0s"];
     let server = Server::start_with_admin(POLICY, &flags);
     let client = Client::new(&server);
+    assert_eq!(Client::with_address(server.admin_address()).call("GET", "/readyz").status, 200);
     (server, client)
 }
 
