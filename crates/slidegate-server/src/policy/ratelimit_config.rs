@@ -46,7 +46,10 @@ pub use rules::ConversionOptions;
 pub struct Conversion {
     pub policy: Policy,
     /// The converted policy as the text of a policy file.
-    #[cfg_attr(not(feature = "tools"), expect(dead_code, reason = "only `convert` uses it"))]
+    #[cfg_attr(
+        not(any(feature = "tools", test)),
+        expect(dead_code, reason = "only `convert` uses it")
+    )]
     pub text: String,
     /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,
