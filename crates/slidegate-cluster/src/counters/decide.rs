@@ -196,13 +196,7 @@ fn new_charge(
     location: CounterLocation,
     charged_at: Timestamp,
 ) -> Charge {
-    Charge {
-        counter: CounterId::Fingerprint(location.fingerprint),
-        limit: *hit.limit,
-        hit_index,
-        phase_us: location.phase_us,
-        charged_at,
-        hit_cost: hit.cost,
-        cost: hit.cost,
-    }
+    let counter = CounterId::Fingerprint(location.fingerprint);
+    let uncharged = Charge::without_units(hit, hit_index, counter, location.phase_us);
+    Charge { charged_at, cost: hit.cost, ..uncharged }
 }

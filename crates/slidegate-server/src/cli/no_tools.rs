@@ -37,7 +37,7 @@ mod tests {
     use crate::cli::{Args, Command};
 
     #[test]
-    fn commands_of_other_programs_name_the_feature() {
+    fn missing_commands_name_the_feature() {
         for arguments in [
             "replay --policy p.yaml a.log",
             "convert --from nginx n.conf",
