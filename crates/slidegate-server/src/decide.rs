@@ -17,10 +17,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use slidegate::policy::MatchedRules;
 use slidegate::wait::WaitStats;
-use slidegate::{Decision, Gate, Policy, Request};
+use slidegate::{Decision, Gate, Policy, Reason, Request};
 
 use self::active_policy::ActivePolicy;
-use self::error::{CallError, reject_unusable_idempotency_key};
+use self::error::{CallError, CallErrorKind};
 use self::health::{Health, Readiness};
 use self::names::RequestNameChecks;
 use self::store::ServerStore;
@@ -267,4 +267,24 @@ impl Service {
             ..stats
         }
     }
+}
+
+/// Returns an error if a call was not decided, because its idempotency key cannot be used.
+fn reject_unusable_idempotency_key(decision: &Decision<'_>) -> Result<(), CallError> {
+    let (kind, detail) = match decision.reason() {
+        Some(Reason::IdempotencyKeyReused) => (
+            CallErrorKind::Unprocessable,
+            "the idempotency key was used for another request; use a new key for each request",
+        ),
+        Some(Reason::CallInProgress) => (
+            CallErrorKind::Conflict,
+            "the first call with this idempotency key is still being decided; repeat the call",
+        ),
+        Some(Reason::RefundWithIdempotencyKey) => (
+            CallErrorKind::Unprocessable,
+            "a request that refunds units cannot have an idempotency key; send it without the key",
+        ),
+        _ => return Ok(()),
+    };
+    Err(CallError::new(kind, detail))
 }

@@ -142,7 +142,7 @@ impl ResponseRenderer {
             headers.insert(&self.header_names[0], header_value(policies.as_str())?);
         }
         let mut result = Ok(());
-        let jitter = self.draw_jitter();
+        let jitter = self.draw_jitter(decision);
         headers::for_each_header_except_policy(
             self.style,
             decision,
@@ -157,9 +157,10 @@ impl ResponseRenderer {
         Ok(response)
     }
 
-    /// Draws the jitter of one response: the random increase of all waits in it.
-    pub fn draw_jitter(&self) -> JitterSample {
-        self.retry_jitter.draw()
+    /// Draws the jitter of one response: the random increase of all waits in it. It spreads retries, so an allowed
+    /// request gets exact durations.
+    pub fn draw_jitter(&self, decision: &Decision<'_>) -> JitterSample {
+        if decision.is_allowed() { JitterSample::NONE } else { self.retry_jitter.draw() }
     }
 
     /// Returns the rate limit headers for a decision. `jitter` lengthens the waits in the headers.

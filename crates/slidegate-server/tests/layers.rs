@@ -49,10 +49,9 @@ const LIBRARY_LAYERS: &[&[&str]] = &[
     &[
         "calendar",
         "clock",
-        "compact",
-        "heap",
         "host",
         "jitter",
+        "layout",
         "network",
         "on_store_error",
         "quota",

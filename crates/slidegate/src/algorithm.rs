@@ -13,7 +13,6 @@
 // that need a change. The conformance suite tests all algorithms in `Algorithm::ALL`.
 
 pub(crate) mod additive;
-mod any_counter;
 pub(crate) mod concurrent;
 mod counter;
 pub(crate) mod fixed_window;
@@ -30,9 +29,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use concurrent::Concurrent;
+use sliding_log::SlidingLog;
+use sliding_window::SlidingWindow;
+use token_bucket::TokenBucket;
+
 pub use additive::{AdditiveCounter, BucketLayout};
-pub use any_counter::AnyAdditive;
-pub(crate) use any_counter::{AnyCounter, with_counter};
 pub(crate) use counter::MAX_AHEAD_OF_CLOCK_US;
 pub use counter::{ChargeEffect, Counter};
 pub use fixed_window::{Align, FixedWindow};
@@ -129,6 +131,57 @@ impl Default for Algorithm {
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// A [`Counter`] of any algorithm, as an enum with one variant for each algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum AnyCounter {
+    SlidingWindow(SlidingWindow),
+    SlidingLog(SlidingLog),
+    SlidingBuckets(SlidingBuckets),
+    SlidingCounter(SlidingCounter),
+    FixedWindow(FixedWindow),
+    TokenBucket(TokenBucket),
+    Concurrent(Concurrent),
+}
+
+/// Evaluates `$body` with `$counter` bound to the counter that the [`AnyCounter`] `$any` contains.
+macro_rules! with_counter {
+    ($any:expr, $counter:ident => $body:expr) => {
+        match $any {
+            $crate::algorithm::AnyCounter::SlidingWindow($counter) => $body,
+            $crate::algorithm::AnyCounter::SlidingLog($counter) => $body,
+            $crate::algorithm::AnyCounter::SlidingBuckets($counter) => $body,
+            $crate::algorithm::AnyCounter::SlidingCounter($counter) => $body,
+            $crate::algorithm::AnyCounter::FixedWindow($counter) => $body,
+            $crate::algorithm::AnyCounter::TokenBucket($counter) => $body,
+            $crate::algorithm::AnyCounter::Concurrent($counter) => $body,
+        }
+    };
+}
+pub(crate) use with_counter;
+
+/// A counter of any additive algorithm, that is, any algorithm whose states can be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AnyAdditive {
+    /// The sliding counter algorithm, which counts the current and the previous window.
+    SlidingCounter(SlidingCounter),
+    /// The sliding buckets algorithm, which counts all buckets of a window. Limits with the sliding window algorithm,
+    /// which is not additive, are counted in such buckets too.
+    SlidingBuckets(SlidingBuckets),
+    /// The fixed window algorithm, which counts the current window.
+    FixedWindow(FixedWindow),
+}
+
+impl AnyAdditive {
+    /// Returns the length and the number of the time buckets.
+    pub fn layout(&self) -> BucketLayout {
+        match self {
+            Self::SlidingCounter(counter) => counter.layout(),
+            Self::SlidingBuckets(counter) => counter.layout(),
+            Self::FixedWindow(counter) => counter.layout(),
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 
 // The store decides whether a request is allowed; this module chooses the binding limit.
 
-mod binding;
 mod limit_status;
 mod limits;
 
@@ -23,12 +22,12 @@ use crate::reason::Reason;
 use crate::store::Charge;
 use crate::store::{ChargeResult, Outcomes, Receipt, StoreError, admits};
 
-use binding::find_binding_hit;
 pub use limit_status::LimitStatus;
 pub use limits::DecidedLimits;
 pub(crate) use limits::DecisionLimits;
 #[cfg(feature = "policy")]
 pub(crate) use limits::PolicyLimits;
+use limits::find_binding_hit;
 
 /// The result for a request: whether it is allowed, the status of every limit, and the record of the charges.
 ///

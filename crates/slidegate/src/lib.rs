@@ -146,9 +146,7 @@ pub mod wait;
 mod calendar;
 mod call;
 mod cluster_options;
-mod compact;
 mod fallback;
-mod heap;
 mod hit;
 #[cfg(feature = "policy")]
 mod host;
@@ -156,6 +154,7 @@ mod host;
 mod idempotency_key;
 mod jitter;
 mod key;
+mod layout;
 #[cfg(feature = "policy")]
 mod network;
 mod on_store_error;

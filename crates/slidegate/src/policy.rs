@@ -22,6 +22,8 @@ mod redis;
 mod route;
 mod rule;
 mod rule_sets;
+#[cfg(test)]
+mod tests;
 mod unused_names;
 
 use std::collections::{BTreeSet, HashMap};
@@ -29,7 +31,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::request::{Descriptor, Request};
+use crate::request::{AttributePairs, Descriptor, Request};
 
 use attributes::DescriptorAttributes;
 use declared_attributes::DeclaredAttributes;
@@ -92,7 +94,7 @@ struct DomainRules {
     /// `off`.
     requested_limits_rule: Option<u32>,
     names: DomainNames,
-    normalization: DomainNormalization,
+    normalization: Option<DomainNormalization>,
 }
 
 impl Policy {
@@ -235,7 +237,7 @@ impl Policy {
         let mut matched_rules = MatchedRules::new(&self.rules, request.call_options());
         let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
         for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
-            let normalized = domain.normalization.normalize(descriptor);
+            let normalized = domain.normalize(descriptor);
             let attributes = domain.attributes(descriptor, normalized.as_deref(), &self.routes);
             let first_match = matched_rules.len();
             let new_match =
@@ -294,7 +296,7 @@ impl Policy {
             .collect();
         (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
             let Some(domain) = self.by_domain.get(request.domain) else { return Vec::new() };
-            let normalized = domain.normalization.normalize(descriptor);
+            let normalized = domain.normalize(descriptor);
             let attributes = domain.attributes(descriptor, normalized.as_deref(), &self.routes);
             let requested_limits_rule = self.requested_limits_rule(domain, descriptor);
             let rules =
@@ -330,7 +332,7 @@ impl Policy {
         descriptor: &Descriptor<'_>,
     ) -> Vec<(usize, &'r str, Option<String>)> {
         let Some(domain) = self.by_domain.get(rule.domain()) else { return Vec::new() };
-        let normalized = domain.normalization.normalize(descriptor);
+        let normalized = domain.normalize(descriptor);
         let attributes = domain.attributes(descriptor, normalized.as_deref(), &self.routes);
         rule.unused_overrides(&attributes)
     }
@@ -338,7 +340,11 @@ impl Policy {
 
 impl DomainRules {
     /// Creates the rules of one domain. Each rule in `rules` comes with its index in the policy.
-    fn new(rules: &[(u32, &Rule)], names: DomainNames, normalization: DomainNormalization) -> Self {
+    fn new(
+        rules: &[(u32, &Rule)],
+        names: DomainNames,
+        normalization: Option<DomainNormalization>,
+    ) -> Self {
         let (requested, others): (Vec<_>, Vec<_>) =
             rules.iter().copied().partition(|(_, rule)| rule.is_for_requested_limits);
         let requested = requested.iter().find(|(_, rule)| rule.settings.mode != Mode::Off);
@@ -350,6 +356,11 @@ impl DomainRules {
         }
     }
 
+    /// Returns the attributes of a descriptor with normalized values; `None` if all values are normalized already.
+    fn normalize<'r>(&self, descriptor: &'r Descriptor<'_>) -> Option<AttributePairs<'r>> {
+        self.normalization.as_ref()?.normalize(descriptor)
+    }
+
     /// Returns the attributes of a descriptor in the form in which rules match them. `normalized` contains their
     /// normalized values; `None` if all values are normalized already.
     fn attributes<'a: 'r, 'r, 'd>(
@@ -358,87 +369,6 @@ impl DomainRules {
         normalized: Option<&'d [(&'r str, &'r str)]>,
         routes: &'r Routes,
     ) -> DescriptorAttributes<'r, 'd> {
-        DescriptorAttributes::new(descriptor, normalized, &self.normalization, routes)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Generates the text of a `when` field with up to two conditions, or an empty text. `attributes` is the pattern of
-    /// the attribute names.
-    fn arbitrary_when_field(attributes: &'static str) -> impl Strategy<Value = String> {
-        let value =
-            "a|b|abc|a\\*|ab\\*|\\*c|10\\.0\\.0\\.0/8|10\\.1\\.0\\.0/16|10\\.1\\.0\\.1|::/16";
-        let entry = (attributes, proptest::collection::vec(value, 1..3), any::<bool>());
-        proptest::collection::btree_map(attributes, entry, 0..3).prop_map(|entries| {
-            let entry = |(name, (_, values, negated)): (&String, &(String, Vec<String>, bool))| {
-                let values = values.iter().map(|v| format!("'{v}'")).collect::<Vec<_>>().join(", ");
-                if *negated {
-                    format!("{name}: {{ not: [{values}] }}")
-                } else {
-                    format!("{name}: [{values}]")
-                }
-            };
-            match entries.iter().map(entry).collect::<Vec<_>>().join(", ") {
-                empty if empty.is_empty() => empty,
-                conditions => format!("when: {{ {conditions} }},"),
-            }
-        })
-    }
-
-    /// Checks that a policy of several rules, which uses the index, matches the same rules as policies of one rule
-    /// each, which do not use the index. `rule_fields` contains the fields `when` and `per` of each rule.
-    fn check_index_against_single_rules(
-        rule_fields: &[(String, String)],
-        attributes: &[(&str, &str)],
-    ) -> Result<(), TestCaseError> {
-        let rule = |(rule_index, (when, per)): (usize, &(String, String))| {
-            format!("  - {{ name: r{rule_index}, {when} per: {per}, limits: [1/s] }}\n")
-        };
-        let rules: Vec<String> = rule_fields.iter().enumerate().map(rule).collect();
-        let all = Policy::from_yaml(&format!("rules:\n{}", rules.concat())).unwrap();
-        let request = Request::new("default", Descriptor::new(attributes.iter().copied()));
-        let names = |policy: &Policy| -> Vec<String> {
-            let applied = policy.apply(&request);
-            applied.matches().map(|matched| matched.rule().name().to_owned()).collect()
-        };
-        let alone = rules
-            .iter()
-            .flat_map(|rule| names(&Policy::from_yaml(&format!("rules:\n{rule}")).unwrap()));
-        prop_assert_eq!(names(&all), alone.collect::<Vec<_>>());
-        Ok(())
-    }
-
-    proptest! {
-        #[test]
-        fn index_finds_every_matching_rule(
-            rule_fields in proptest::collection::vec(
-                (arbitrary_when_field("[xyz]"), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12,
-            ),
-            values in proptest::array::uniform3("|a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"),
-        ) {
-            let attributes = ["x", "y", "z"].into_iter().zip(values.iter().map(String::as_str));
-            let attributes: Vec<_> = attributes.filter(|(_, value)| !value.is_empty()).collect();
-            check_index_against_single_rules(&rule_fields, &attributes)?;
-        }
-
-        /// Names of attributes can occur twice in the request. Rules use the first.
-        #[test]
-        fn index_of_many_attributes_finds_every_matching_rule(
-            rule_fields in proptest::collection::vec(
-                (arbitrary_when_field("[s-z]"), "(\\[\\])|(\\[[s-z]\\])|(\\['y\\|z'\\])"), 10..20,
-            ),
-            attributes in proptest::collection::vec(
-                ("[s-z]", "a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"), 0..10,
-            ),
-        ) {
-            let attributes: Vec<_> =
-                attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            check_index_against_single_rules(&rule_fields, &attributes)?;
-        }
+        DescriptorAttributes::new(descriptor, normalized, self.normalization.as_ref(), routes)
     }
 }

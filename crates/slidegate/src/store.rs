@@ -72,11 +72,11 @@ pub use crate::algorithm::LimitParams;
 pub use crate::call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
 pub use crate::cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
 pub use crate::fallback::LocalCountsOptions;
-pub use crate::heap::{HeapSize, allocator_block_bytes};
 pub use crate::hit::{Block, ChargeWhen, Hit, Veto};
 pub use crate::key::{
     CounterId, Key, KeyGroup, MAX_VALUE_BYTES, Scope, ShortenedValue, Value, write_name_value_pairs,
 };
+pub use crate::layout::{HeapSize, allocator_block_bytes};
 pub use crate::on_store_error::OnStoreError;
 pub use crate::outcome::Outcome;
 pub use crate::redis_options::{RedisOptions, RedisOptionsError};

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use slidegate::{Decision, Reason};
 use thiserror::Error;
 
 /// The reason why a call fails, with the cause and the remedy as its text.
@@ -35,24 +34,4 @@ impl CallError {
     pub fn new(kind: CallErrorKind, detail: impl fmt::Display) -> Self {
         Self { kind, detail: detail.to_string() }
     }
-}
-
-/// Returns an error if a call was not decided, because its idempotency key cannot be used.
-pub fn reject_unusable_idempotency_key(decision: &Decision<'_>) -> Result<(), CallError> {
-    let (kind, detail) = match decision.reason() {
-        Some(Reason::IdempotencyKeyReused) => (
-            CallErrorKind::Unprocessable,
-            "the idempotency key was used for another request; use a new key for each request",
-        ),
-        Some(Reason::CallInProgress) => (
-            CallErrorKind::Conflict,
-            "the first call with this idempotency key is still being decided; repeat the call",
-        ),
-        Some(Reason::RefundWithIdempotencyKey) => (
-            CallErrorKind::Unprocessable,
-            "a request that refunds units cannot have an idempotency key; send it without the key",
-        ),
-        _ => return Ok(()),
-    };
-    Err(CallError::new(kind, detail))
 }

@@ -17,7 +17,7 @@ use super::counter::{
 use super::ring::{RingBuffer, max_heap_bytes};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
-use crate::heap::HeapSize;
+use crate::layout::HeapSize;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::clock::Timestamp;
-use crate::heap::HeapSize;
+use crate::layout::HeapSize;
 use crate::outcome::Outcome;
 use crate::quota::MAX_SMALL_UNITS;
 

@@ -12,8 +12,7 @@ use super::tick::LimitParams;
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
 use crate::clock::Timestamp;
-use crate::compact::CompactU64;
-use crate::heap::HeapSize;
+use crate::layout::{CompactU64, HeapSize};
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota, max_count};
 

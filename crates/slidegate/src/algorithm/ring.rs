@@ -1,6 +1,6 @@
 //! A compact ring buffer on the heap, for states that keep a history.
 
-use crate::heap::{HeapSize, allocator_block_bytes};
+use crate::layout::{HeapSize, allocator_block_bytes};
 
 /// A first-in, first-out queue. It takes 24 bytes, less than a `VecDeque`, so that the slot of a state in a hash table
 /// fits into one cache line. The capacity grows and shrinks with the number of items.

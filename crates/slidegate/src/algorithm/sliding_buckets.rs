@@ -13,7 +13,7 @@ use super::additive::{AdditiveCounter, BucketLayout};
 use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
-use crate::compact::CompactU64;
+use crate::layout::CompactU64;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota, max_count};
 

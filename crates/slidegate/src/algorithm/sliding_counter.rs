@@ -9,7 +9,7 @@ use super::additive::{AdditiveCounter, BucketLayout};
 use super::counter::{ChargeEffect, Counter, clamp_to_small_units, is_time_ahead_of_clock};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
-use crate::heap::HeapSize;
+use crate::layout::HeapSize;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 

@@ -19,7 +19,7 @@ use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock};
 use super::sliding_buckets::SlidingBuckets;
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
-use crate::compact::CompactU64;
+use crate::layout::CompactU64;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_SMALL_UNITS, Quota, max_count};
 

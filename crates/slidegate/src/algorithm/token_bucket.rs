@@ -15,8 +15,7 @@
 use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
-use crate::compact::CompactU64;
-use crate::heap::HeapSize;
+use crate::layout::{CompactU64, HeapSize};
 use crate::outcome::Outcome;
 use crate::quota::{MAX_SMALL_UNITS, Quota};
 

@@ -1,6 +1,9 @@
 //! Methods of a gate for all kinds of stores, including stores that respond later or fail.
 
+use std::time::Duration;
+
 use super::ineffective_costs::is_permit_charge;
+use super::wait::can_wait;
 use super::{Gate, decide};
 use crate::decision::{Decision, DecisionLimits, PolicyLimits};
 use crate::hit::Hit;
@@ -119,6 +122,19 @@ impl<S: Store> Gate<S> {
             return Box::pin(self.wait_for_request(timer, request, Some(max_wait))).await;
         }
         self.decide_once(&matched).await
+    }
+
+    /// Returns the maximum wait of a request, and the bytes that the waiting request takes; `None` if it does not wait.
+    pub(super) fn max_wait_and_bytes(
+        &self,
+        matched: &MatchedRules<'_>,
+    ) -> Option<(Duration, usize)> {
+        let options = matched.options()?;
+        let max_wait = options.max_wait.min(self.wait_queues.options().max_wait);
+        let waits = !max_wait.is_zero()
+            && matched.charge_or_peek() == ChargeOrPeek::Charge
+            && can_wait(matched);
+        waits.then_some((max_wait, options.request_bytes))
     }
 
     /// Decides a request without a wait.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Gate;
 use crate::decision::{Decision, Denied};
-use crate::policy::{ChargeOrPeek, HitList, MatchedRules};
+use crate::policy::{HitList, MatchedRules};
 use crate::request::Request;
 use crate::store::{Store, SyncStore, poll_once};
 use crate::wait::{
@@ -58,19 +58,6 @@ impl<S: Store> Gate<S> {
 }
 
 impl<S: Store> Gate<S> {
-    /// Returns the maximum wait of a request, and the bytes that the waiting request takes; `None` if it does not wait.
-    pub(super) fn max_wait_and_bytes(
-        &self,
-        matched: &MatchedRules<'_>,
-    ) -> Option<(Duration, usize)> {
-        let options = matched.options()?;
-        let max_wait = options.max_wait.min(self.wait_queues.options().max_wait);
-        let waits = !max_wait.is_zero()
-            && matched.charge_or_peek() == ChargeOrPeek::Charge
-            && can_wait(matched);
-        waits.then_some((max_wait, options.request_bytes))
-    }
-
     async fn wait_with_timer(&self, timer: Timer, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load_full();
         self.warn_about_unknown_costs(&policy, request);
@@ -147,6 +134,6 @@ impl<S: Store> Gate<S> {
 
 /// Returns whether a request can wait. Each attempt of a waiting request is a decision, so a request that changes
 /// counters even if it is denied cannot wait.
-fn can_wait(matched: &MatchedRules<'_>) -> bool {
+pub(super) fn can_wait(matched: &MatchedRules<'_>) -> bool {
     !matched.is_refund() && !charges_even_if_denied(matched.hits())
 }

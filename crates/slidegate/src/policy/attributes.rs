@@ -30,7 +30,7 @@ pub(crate) struct DescriptorAttributes<'r, 'd> {
     pub(super) limit: Option<Quota>,
     /// The original bytes of attribute values that are not UTF-8, by attribute name.
     bytes: &'d [(&'r str, &'r [u8])],
-    normalization: &'d DomainNormalization,
+    normalization: Option<&'d DomainNormalization>,
     /// Cache of shortened attribute values, by attribute name. A long value is hashed only once, even if several rules
     /// count by it.
     shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
@@ -42,7 +42,7 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
     pub(super) fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
         normalized: Option<&'d [(&'r str, &'r str)]>,
-        normalization: &'d DomainNormalization,
+        normalization: Option<&'d DomainNormalization>,
         routes: &'r Routes,
     ) -> Self {
         let pairs = normalized.unwrap_or(descriptor.attribute_pairs());
@@ -86,8 +86,9 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
 
     fn find_or_shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
         // The original bytes are not normalized, so they are not used for an attribute whose values are normalized.
-        let has_name = |(own, _): &&(&str, _)| *own == name && !self.normalization.applies_to(name);
-        let bytes = self.bytes.iter().find(has_name).map(|(_, bytes)| *bytes);
+        let is_normalized = self.normalization.is_some_and(|steps| steps.applies_to(name));
+        let bytes = self.bytes.iter().find(|(own, _)| *own == name && !is_normalized);
+        let bytes = bytes.map(|(_, bytes)| *bytes);
         if bytes.is_none() && text.len() <= MAX_VALUE_BYTES {
             return None;
         }

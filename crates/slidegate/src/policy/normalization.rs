@@ -151,12 +151,21 @@ pub(super) struct DomainNormalization {
 }
 
 impl DomainNormalization {
-    pub(super) fn new(normalizations: &Normalizations, domain: &str, uses_hosts: bool) -> Self {
+    /// Returns the normalization of a domain; `None` if it changes no value.
+    pub(super) fn new(
+        normalizations: &Normalizations,
+        domain: &str,
+        uses_hosts: bool,
+    ) -> Option<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let steps = normalizations.attributes(domain);
         let steps = steps.map(|name| (name.into(), normalizations.steps(domain, name).into()));
+        let steps: StepsByAttribute = steps.collect();
+        if steps.is_empty() && !uses_hosts {
+            return None;
+        }
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Self { id, steps: steps.collect(), uses_hosts }
+        Some(Self { id, steps, uses_hosts })
     }
 
     /// Returns the attributes of a descriptor with normalized values; `None` if all values are normalized already.
@@ -164,9 +173,6 @@ impl DomainNormalization {
         &self,
         descriptor: &'r Descriptor<'_>,
     ) -> Option<AttributePairs<'r>> {
-        if self.steps.is_empty() && !self.uses_hosts {
-            return None;
-        }
         descriptor.normalized_attributes(self.id, |name, value| self.normalize_value(name, value))
     }
 

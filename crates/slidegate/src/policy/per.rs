@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::attributes::DescriptorAttributes;
 use crate::key::Value;
-use crate::network::{may_be_ipv6_notation, parse_address};
+use crate::network::parse_address;
 
 /// The `per` of a rule: the attributes by which the rule counts.
 ///
@@ -118,11 +118,7 @@ impl Per {
     }
 
     fn to_identity_value<'r>(&self, text: &'r str) -> Value<'r> {
-        if may_be_ipv6_notation(text) {
-            self.address_to_identity_value(text)
-        } else {
-            Value::Text(text)
-        }
+        if text.contains(':') { self.address_to_identity_value(text) } else { Value::Text(text) }
     }
 
     /// Returns the key value of an attribute text that may be an address in IPv6 notation: the network of an IPv6

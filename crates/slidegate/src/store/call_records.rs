@@ -15,8 +15,8 @@ use super::{CallSettlement, Charge, ChargeOnceResult, ChargeResult, SettleResult
 use crate::algorithm::MAX_AHEAD_OF_CLOCK_US;
 use crate::call::{CallId, CallIdentity};
 use crate::clock::Timestamp;
-use crate::heap::allocator_block_bytes;
 use crate::hit::Hit;
+use crate::layout::allocator_block_bytes;
 use crate::outcome::Outcome;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 

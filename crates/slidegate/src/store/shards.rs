@@ -14,7 +14,7 @@ use std::ops::Index;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::heap::HeapSize;
+use crate::layout::HeapSize;
 use crate::store::key_counts::KeyCounts;
 use crate::store::table::{CoarseTime, EvictableTable, Table};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};

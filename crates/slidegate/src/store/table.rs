@@ -12,9 +12,8 @@ use std::fmt;
 
 use hashbrown::HashTable;
 
-use crate::compact::CompactU64;
-use crate::heap::{HeapSize, allocator_block_bytes};
 use crate::key::KeyGroup;
+use crate::layout::{CompactU64, HeapSize, allocator_block_bytes};
 use crate::outcome::Outcome;
 use crate::store::key_counts::KeyCounts;
 

@@ -30,7 +30,7 @@ pub fn build_response(
 ) -> RateLimitResponse {
     let DecidedCall { decision, permit, .. } = decided;
     // One draw, so that headers, statuses and body state the same wait.
-    let jitter = renderer.draw_jitter();
+    let jitter = renderer.draw_jitter(decision);
     let headers = renderer.rate_limit_headers(decision, jitter);
     // The body of a denial states 429, because Envoy chooses the status itself, 429 by default.
     let problem = Problem::from_decision(decision).map(|problem| {
@@ -106,8 +106,6 @@ fn build_descriptor_statuses(
             *current = Some(limit_status);
         }
     }
-    // Jitter spreads retries, so an allowed request gets exact durations.
-    let jitter = if decision.is_allowed() { JitterSample::NONE } else { jitter };
     let descriptor_status = |(index, binding): (usize, &Option<LimitStatus<'_>>)| match binding {
         Some(limit_status) => build_descriptor_status(limit_status, jitter),
         None => DescriptorStatus {

@@ -1,7 +1,7 @@
 //! The state of a key with sliding buckets.
 
 use super::super::ring::{RingBuffer, max_heap_bytes};
-use crate::heap::{HeapSize, allocator_block_bytes};
+use crate::layout::{HeapSize, allocator_block_bytes};
 
 /// The state of a key: the units of the current bucket, which is the bucket of the last charge, and of earlier buckets.
 ///

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::state::{Entry, ExpiredEntries, NewestEntry};
-use crate::heap::{HeapSize, allocator_block_bytes};
+use crate::layout::{HeapSize, allocator_block_bytes};
 
 /// The entries of a log, of which there is at least one.
 #[derive(Clone)]

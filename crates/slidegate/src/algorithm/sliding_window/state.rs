@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::large_log::LargeLog;
 use super::ring::{MAX_RING_UNITS, PackedEntry, Ring, RingMut, RingRef};
-use crate::heap::{HeapSize, allocator_block_bytes};
+use crate::layout::{HeapSize, allocator_block_bytes};
 
 /// The largest number of ticks in a window. All entries lie within one window and one tick, so that the lowest 26 bits
 /// of a tick determine the order of the entries.

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::heap::HeapSize;
+use crate::layout::HeapSize;
 
 const START_US: u64 = 1_700_000_000_000_000;
 

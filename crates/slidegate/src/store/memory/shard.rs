@@ -9,7 +9,7 @@ use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{ChargeEffect, Counter};
 use crate::clock::Timestamp;
-use crate::heap::HeapSize;
+use crate::layout::HeapSize;
 use crate::outcome::Outcome;
 use crate::store::PermitChange;
 

@@ -4,8 +4,8 @@
 //! [depleted](crate::store::table::Depletion), and of these the one that expires first.
 
 use crate::clock::Timestamp;
-use crate::heap::HeapSize;
 use crate::key::KeyGroup;
+use crate::layout::HeapSize;
 use crate::store::table::{
     CoarseTime, Depletion, EvictableTable, EvictionCandidate, PINNED_DEPLETION, SlotIndex, Table,
 };

@@ -1,4 +1,5 @@
-//! The size of heap allocations, as counted against the memory budget of a store.
+//! The memory that values take: allocations on the heap, as counted against the memory budget of a store, and numbers
+//! that need no padding.
 
 /// A value that can report the size of its heap allocations.
 pub trait HeapSize {
@@ -18,6 +19,25 @@ pub const fn allocator_block_bytes(bytes: usize) -> usize {
     }
 }
 
+/// A number of 64 bits with the alignment of a `u32`, so that a struct with other 32-bit numbers needs no padding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(Rust, packed(4))]
+pub(crate) struct CompactU64(u64);
+
+impl CompactU64 {
+    #[inline]
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<u64> for CompactU64 {
+    #[inline]
+    fn from(value: u64) -> Self {
+        Self(value)
+    }
+}
+
 #[cfg(test)]
 impl HeapSize for u32 {}
 
@@ -30,5 +50,10 @@ mod tests {
         for (bytes, allocated) in [(0, 0), (1, 32), (24, 32), (25, 48), (40, 48), (41, 64)] {
             assert_eq!(allocator_block_bytes(bytes), allocated, "{bytes}");
         }
+    }
+
+    #[test]
+    fn compact_number_needs_no_padding() {
+        assert_eq!(size_of::<(CompactU64, u32)>(), 12);
     }
 }
