@@ -61,8 +61,8 @@ pub struct ServiceSettings {
     pub max_buffered: usize,
     /// The key with which reservations are encrypted, or `None` to draw a random key.
     pub token_key: Option<String>,
-    /// Warnings about secrets that every user of the machine can read.
-    pub exposed_secrets: Vec<String>,
+    /// Warnings about the arguments and the environment.
+    pub warnings: Vec<String>,
     pub ready_needs_store: bool,
     /// The options of calls that wait.
     pub wait_options: WaitOptions,

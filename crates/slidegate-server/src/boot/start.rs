@@ -52,8 +52,8 @@ pub async fn start_service(
     settings: ServiceSettings,
     log: LogQueue,
 ) -> Result<Service, ServiceError> {
-    for exposed in &settings.exposed_secrets {
-        warn!("{exposed}");
+    for warning in &settings.warnings {
+        warn!("{warning}");
     }
     let bounds = settings.bounds;
     let token_key = settings.token_key.map(String::into_bytes);

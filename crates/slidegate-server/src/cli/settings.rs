@@ -4,6 +4,7 @@
 
 mod cluster;
 mod secret;
+mod warnings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,10 +15,9 @@ use slidegate_redis::{AddressError, ClientCertificate};
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use self::cluster::{CLUSTER_KEY_FLAGS, CLUSTER_SECRET_FLAG, ClusterSettingsError};
-use self::secret::{
-    SecretError, SecretFlags, command_line_warning, read_secret, readable_file_warning,
-};
+use self::cluster::ClusterSettingsError;
+use self::secret::{SecretError, SecretFlags, read_secret};
+use self::warnings::find_warnings;
 use crate::boot::listen::ListenAddress;
 use crate::boot::settings::{RedisClock, ServiceSettings, Settings, StoreSettings};
 use crate::bounds::StoreBounds;
@@ -28,7 +28,7 @@ use crate::policy::file::{PolicyFile, PolicyFileError};
 use crate::telemetry::Redactor;
 use crate::telemetry::log::LogSettings;
 use crate::telemetry::trace_settings::{CollectorUrlError, TraceSettings};
-use crate::tls::{CLUSTER_TLS_KEY_FLAG, TLS_KEY_FLAG, Tls, TlsError, TlsFiles};
+use crate::tls::{Tls, TlsError, TlsFiles};
 
 /// An error in the arguments, or in a file that an argument names.
 #[derive(Debug, Error)]
@@ -70,7 +70,7 @@ pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
         max_memory: args.store.max_memory,
         max_call_records: args.store.max_call_records.get(),
     };
-    let exposed_secrets = exposed_secrets(&args);
+    let warnings = find_warnings(&args);
     let token_key = args.store.token_key.as_ref().map(|key| key.0.clone());
     let token_key = read_secret(token_key, args.store.token_key_file.as_deref(), TOKEN_KEY_FLAGS)?;
     let store = store_settings(args.store, args.cluster, bounds)?;
@@ -101,7 +101,7 @@ pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
             bounds,
             max_buffered: args.connections.max_buffered,
             token_key,
-            exposed_secrets,
+            warnings,
             ready_needs_store,
             wait_options: WaitOptions {
                 max_waiting: args.waiting.max_waiting,
@@ -124,23 +124,6 @@ pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
             format: args.observability.log_format,
         },
     })
-}
-
-/// Returns warnings about secrets that every user of the machine can read.
-fn exposed_secrets(args: &ServeArgs) -> Vec<String> {
-    let token_key_file = args.store.token_key_file.as_deref();
-    let cluster = &args.cluster.credentials;
-    let warnings = [
-        command_line_warning(args.is_token_key_on_command_line, TOKEN_KEY_FLAGS),
-        command_line_warning(args.is_cluster_key_on_command_line, CLUSTER_KEY_FLAGS),
-        readable_file_warning(token_key_file, TOKEN_KEY_FLAGS.file),
-        readable_file_warning(cluster.cluster_key_file.as_deref(), CLUSTER_KEY_FLAGS.file),
-        readable_file_warning(cluster.cluster_secret_file.as_deref(), CLUSTER_SECRET_FLAG),
-        readable_file_warning(cluster.cluster_tls_key.as_deref(), CLUSTER_TLS_KEY_FLAG),
-        readable_file_warning(args.tls.tls_key.as_deref(), TLS_KEY_FLAG),
-        readable_file_warning(args.store.redis_key_file.as_deref(), REDIS_KEY_FLAG),
-    ];
-    warnings.into_iter().flatten().collect()
 }
 
 /// Returns the maximum number of denials in the log per second and rule. Returns 0 if the log level excludes denials.
