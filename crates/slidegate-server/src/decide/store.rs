@@ -3,6 +3,7 @@
 //! Only this module selects the kind of store. `ServerStore` is an enum instead of a trait object, so that no call is
 //! dynamically dispatched.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use slidegate::clock::DriftCorrectedClock;
@@ -34,14 +35,15 @@ pub enum ServerStore {
     Cluster(Box<ClusterNode>, StoreRecorder),
 }
 
-/// Runs a call to the store of any kind, and records it. Calls to Redis are boxed, because their futures are large.
-/// Without the box, they would enlarge the future of every decision, even with another store.
+/// Runs a call to the store of any kind, and records it. The recorder gets a pointer to the call, because each function
+/// that takes a future would store it once more. Calls to Redis are boxed, because their futures are large: without the
+/// box, they would enlarge the future of every decision, even with another store.
 macro_rules! record {
     ($store:expr, $name:ident => $call:expr) => {
         match $store {
-            Self::Memory($name, recorder) => recorder.record(async { $call.await }).await,
-            Self::Redis($name, recorder) => recorder.record(Box::pin(async { $call.await })).await,
-            Self::Cluster($name, recorder) => recorder.record(async { $call.await }).await,
+            Self::Memory($name, recorder) => recorder.record(pin!($call)).await,
+            Self::Redis($name, recorder) => recorder.record(Box::pin($call)).await,
+            Self::Cluster($name, recorder) => recorder.record(pin!($call)).await,
         }
     };
 }
@@ -134,14 +136,14 @@ impl slidegate::Store for ServerStore {
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         let (store, recorder) = match self {
             Self::Memory(store, recorder) => {
-                return recorder.record(store.charge_async(call)).await;
+                return recorder.record(pin!(store.charge_async(call))).await;
             }
             Self::Cluster(store, recorder) => {
-                return recorder.record(store.charge_async(call)).await;
+                return recorder.record(pin!(store.charge_async(call))).await;
             }
             Self::Redis(store, recorder) => (store, recorder),
         };
-        let charge = Box::pin(async { store.charge_with_source(call).await });
+        let charge = Box::pin(store.charge_with_source(call));
         let is_call = |(_, source): &(_, ChargeSource)| *source == ChargeSource::Redis;
         recorder.record_if_store_called(charge, is_call).await.map(|(result, _)| result)
     }

@@ -102,10 +102,11 @@ impl<'d> LimitStatus<'d> {
     pub fn reset_after(&self) -> Duration {
         let (reset_after, limit) = (self.outcome.reset_after(), self.limit());
         let rounding = limit.charge_rounding();
-        if rounding.is_zero() || reset_after >= limit.window() + rounding {
+        if rounding.is_zero() {
             return reset_after;
         }
-        reset_after.min(limit.window())
+        let window = limit.window();
+        if reset_after < window + rounding { reset_after.min(window) } else { reset_after }
     }
 
     /// Returns the duration until this request would fit the limit: zero if it fits, `None` if it never fits or the

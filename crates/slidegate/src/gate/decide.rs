@@ -76,7 +76,8 @@ pub(super) async fn charge<S: Store>(
     on_refunded: impl FnOnce(&[Hit<'_>]),
 ) -> Result<Decision<'static>, StoreError> {
     if matched.is_refund() {
-        return refund_and_charge(store, matched, on_refunded).await;
+        // Boxed, because few requests refund, and the others should not pay for a larger future.
+        return Box::pin(refund_and_charge(store, matched, on_refunded)).await;
     }
     let hits: HitList<'_> = matched.hits().collect();
     let result = store.charge_async(&hits).await?;
