@@ -118,7 +118,9 @@ impl Per {
     }
 
     fn to_identity_value<'r>(&self, text: &'r str) -> Value<'r> {
-        if text.contains(':') { self.address_to_identity_value(text) } else { Value::Text(text) }
+        // Most values are not addresses. The first group of an IPv6 address has at most four digits.
+        let may_be_ipv6 = text.bytes().take(5).any(|byte| byte == b':');
+        if may_be_ipv6 { self.address_to_identity_value(text) } else { Value::Text(text) }
     }
 
     /// Returns the key value of an attribute text that may be an address in IPv6 notation: the network of an IPv6
