@@ -126,7 +126,7 @@ pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use proptest::prelude::*;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// Returns spellings of an address that RFC 4291 allows.
-    fn address_spellings(address: Ipv6Addr) -> Vec<String> {
+    pub(crate) fn address_spellings(address: Ipv6Addr) -> Vec<String> {
         let groups = address.segments();
         let written = |group: fn(&u16) -> String| groups.iter().map(group).collect::<Vec<_>>();
         let short = written(|group| format!("{group:x}")).join(":");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     /// Generates IPv6 addresses, including IPv4-mapped ones.
-    fn arbitrary_ipv6_address() -> impl Strategy<Value = Ipv6Addr> {
+    pub(crate) fn arbitrary_ipv6_address() -> impl Strategy<Value = Ipv6Addr> {
         let mapped = any::<Ipv4Addr>().prop_map(|address| address.to_ipv6_mapped());
         prop_oneof![any::<Ipv6Addr>(), mapped]
     }

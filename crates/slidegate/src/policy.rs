@@ -94,6 +94,7 @@ struct DomainRules {
     /// `off`.
     requested_limits_rule: Option<u32>,
     names: DomainNames,
+    /// `None` if no attribute of the domain is normalized.
     normalization: Option<DomainNormalization>,
 }
 

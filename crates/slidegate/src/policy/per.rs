@@ -141,3 +141,29 @@ impl Per {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::network::tests::{address_spellings, arbitrary_ipv6_address};
+
+    proptest! {
+        /// Otherwise a client could get a counter for each spelling, or for each address of its network.
+        #[test]
+        fn every_spelling_of_ipv6_address_is_counted_as_address(ip in arbitrary_ipv6_address()) {
+            let per = Per { entries: [].into(), ipv6_prefix: 64 };
+            let expected = match ip.to_ipv4_mapped() {
+                Some(address) => Value::Ipv4(address),
+                None => {
+                    let network = Ipv6Net::new(ip, 64).unwrap().network();
+                    Value::Network { address: network, prefix_bits: 64 }
+                }
+            };
+            for text in address_spellings(ip) {
+                prop_assert_eq!(per.to_identity_value(&text), expected, "{}", text);
+            }
+        }
+    }
+}

@@ -54,12 +54,12 @@ fn trust_warning(trusted: &TrustedProxies) -> Option<String> {
     })
 }
 
-/// Returns a warning for each variable that is named like a variable of `program`, and is none. `set` are the names of
-/// the variables that are set.
+/// Returns a warning for each variable in `set` whose name has the prefix of the variables of `program`, although
+/// `program` does not read it.
 fn unknown_variables(program: &Command, set: impl Iterator<Item = String>) -> Vec<String> {
     let arguments = program.get_subcommands().flat_map(Command::get_arguments);
     let known: Vec<&str> = arguments.filter_map(|argument| argument.get_env()?.to_str()).collect();
-    let unknown = set.filter(|name| !known.contains(&&**name) && !is_from_kubernetes(name));
+    let unknown = set.filter(|name| !known.contains(&name.as_str()) && !is_from_kubernetes(name));
     let warnings = unknown.filter_map(|name| {
         let without_prefix = name.strip_prefix(VARIABLE_PREFIX)?;
         // Names are compared in lower case, and without the prefix, which would make all of them similar.
