@@ -62,11 +62,10 @@ async fn store_uses_database_number_of_address() {
 
 #[tokio::test]
 async fn store_connects_over_unix_socket() {
-    let folder = Folder::new();
-    let path = folder.file("redis.sock");
-    let _redis = Redis::with_args(&["--unixsocket", &path]);
+    let redis = Redis::start();
     assert_eq!(
-        open_store_and_take_one_unit(&format!("unix://{path}"), settings_with_long_timeout()).await,
+        open_store_and_take_one_unit(&redis.unix_socket_address(), settings_with_long_timeout())
+            .await,
         Ok(9)
     );
 }

@@ -1,9 +1,11 @@
 //! Tests of the fixtures that other tests use: Sentinel services and Redis Clusters.
 
+use std::net::TcpListener;
+
 use crate::server::cluster::Cluster;
 use crate::server::node::Node;
 use crate::server::sentinel::{Service, master_named_by};
-use crate::server::{Redis, wait_until};
+use crate::server::{Redis, free_port, wait_until};
 use redis::{ErrorKind, RedisResult, ServerErrorKind};
 use slidegate::clock::SystemClock;
 
@@ -22,6 +24,19 @@ fn has_redis_key(node: &Redis, key: &str) -> bool {
 /// acknowledged the initial copy.
 fn wait_until_replicated(master: &Node, replica: &Node) {
     wait_until("the replica is in sync", || replica.offset() == master.offset());
+}
+
+/// Redis accepts connections, and ends some milliseconds later.
+#[test]
+fn server_starts_again_if_port_of_cluster_bus_is_taken() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut ports = vec![free_port(), taken.local_addr().unwrap().port()];
+    let redis = Redis::with_config(None, || {
+        let port = ports.pop().unwrap().to_string();
+        ["--cluster-enabled", "yes", "--cluster-port", &port].map(str::to_owned).to_vec()
+    });
+    assert!(ports.is_empty());
+    redis.command(&["PING"]);
 }
 
 #[test]

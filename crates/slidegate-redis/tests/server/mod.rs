@@ -6,7 +6,9 @@ mod folder;
 pub mod node;
 pub mod sentinel;
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -26,6 +28,8 @@ pub struct Redis {
     child: Child,
     config: Option<PathBuf>,
     args: Vec<String>,
+    /// The files of the server, unless `args` name another folder.
+    folder: Folder,
 }
 
 impl Redis {
@@ -43,10 +47,10 @@ impl Redis {
         let config = config.map(Path::to_owned);
         // Another process may take the port first.
         for _ in 0..10 {
-            let (port, args) = (free_port(), args());
-            let mut child = spawn_redis_server(port, config.as_deref(), &args);
-            if wait_for_listener(port, &mut child) {
-                return Self { port, child, config, args };
+            let (port, args, folder) = (free_port(), args(), Folder::new());
+            let mut child = spawn_redis_server(port, config.as_deref(), &args, &folder);
+            if wait_for_response(&folder, &mut child) {
+                return Self { port, child, config, args, folder };
             }
             let _ = child.kill();
             let _ = child.wait();
@@ -60,6 +64,10 @@ impl Redis {
 
     pub fn address(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub fn unix_socket_address(&self) -> String {
+        format!("unix://{}", self.folder.file("socket"))
     }
 
     /// Runs a command on a new connection, and panics if the command fails.
@@ -89,8 +97,10 @@ impl Redis {
 
     /// Starts the server again on the same port.
     pub fn restart(&mut self) {
-        self.child = spawn_redis_server(self.port, self.config.as_deref(), &self.args);
-        assert!(wait_for_listener(self.port, &mut self.child), "redis-server does not start again");
+        self.child =
+            spawn_redis_server(self.port, self.config.as_deref(), &self.args, &self.folder);
+        let is_started = wait_for_response(&self.folder, &mut self.child);
+        assert!(is_started, "redis-server does not start again");
     }
 
     /// Suspends the process of the server, and waits until all of its threads have stopped. On a busy machine they
@@ -170,26 +180,34 @@ pub fn free_port() -> u16 {
     }
 }
 
-fn spawn_redis_server(port: u16, config: Option<&Path>, args: &[String]) -> Child {
+fn spawn_redis_server(port: u16, config: Option<&Path>, args: &[String], folder: &Folder) -> Child {
     Command::new("redis-server")
         .args(config)
         .args(["--port", &port.to_string(), "--save", "", "--appendonly", "no"])
         .args(["--bind", "127.0.0.1", "--loglevel", "warning"])
+        .args(["--dir", &folder.file(""), "--unixsocket", &folder.file("socket")])
         .args(args)
         .stdout(Stdio::null())
         .spawn()
         .unwrap_or_else(|error| panic!("redis-server, which `make test` installs: {error}"))
 }
 
-/// Waits until the process listens on the port. Returns `false` if the process has ended or does not listen in time.
-fn wait_for_listener(port: u16, child: &mut Child) -> bool {
+/// Waits until the process responds. Returns `false` if the process has ended or does not respond in time.
+///
+/// A process that accepts a connection may still end, because it cannot open the port of the cluster bus. It responds
+/// only after it has opened all ports. The port may belong to another process, but the socket in `folder` does not.
+fn wait_for_response(folder: &Folder, child: &mut Child) -> bool {
+    let responds = || {
+        let mut socket = UnixStream::connect(folder.file("socket"))?;
+        socket.set_read_timeout(Some(LONG))?;
+        socket.write_all(b"PING\r\n")?;
+        socket.read_exact(&mut [0])
+    };
     let clock = SystemClock::new();
     let deadline = clock.now().after(LONG);
     while clock.now() < deadline && child.try_wait().unwrap().is_none() {
-        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            // A process that could not bind the port ends soon.
-            std::thread::sleep(Duration::from_millis(10));
-            return child.try_wait().unwrap().is_none();
+        if responds().is_ok() {
+            return true;
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -5,7 +5,7 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::common::{Server, TempFile};
+use crate::common::Server;
 use crate::http::client::Client;
 use crate::redis_server::Redis;
 
@@ -98,12 +98,9 @@ fn counters_survive_server_restart() {
 
 #[test]
 fn unix_socket_store_counts_requests() {
-    let socket = TempFile::new(".sock", "");
-    let path = socket.path().to_str().unwrap();
-    std::fs::remove_file(path).unwrap();
-    let _redis = Redis::with_args(&["--unixsocket", path]);
+    let redis = Redis::start();
     let policy = "rules: [{ name: a, limits: [3/h] }]";
-    let server = start_server(policy, &format!("unix://{path}"), &[]);
+    let server = start_server(policy, &redis.unix_socket_address(), &[]);
     let response = Client::new(&server).check(&json!({"attributes": {}})).json();
     assert_eq!((&response["remaining"], &response["degraded"]), (&json!(2), &json!(false)));
 }
