@@ -242,7 +242,7 @@ impl Counters {
         let expiry_cutoff = self.cutoff_for_expiry_on_all_nodes(now);
         for index in first..first + SHARDS_PER_PRUNE_CALL {
             let shard = &mut *self.shards[index % self.shards.shard_count()].shard.lock();
-            shard.replicas.remove_expired(expiry_cutoff);
+            shard.prune_replicas(expiry_cutoff, self.replicas_use_half_of_memory());
             self.update_replica_bytes(shard);
             self.shards.sweep(shard, now);
             self.shards.evict_while_over_budget(shard, now);
@@ -256,7 +256,7 @@ impl Counters {
     }
 
     /// Returns `true` if the replicas use half of the memory limit or more. Updates of other nodes are then ignored for
-    /// keys without a replica.
+    /// keys without a replica, and replicas that are not needed are removed.
     fn replicas_use_half_of_memory(&self) -> bool {
         self.shards.unevictable_bytes() >= self.max_memory() / 2
     }

@@ -101,7 +101,7 @@ pub struct Membership {
     nodes: BTreeMap<Incarnation, KnownNode>,
     /// The newest other incarnation with the name of this node for which a warning was logged, so that it is not
     /// repeated.
-    newest_namesake: Incarnation,
+    newest_warned_namesake: Incarnation,
 }
 
 /// Another node: its newest heartbeat, and the last measurements of its clock.
@@ -151,7 +151,7 @@ impl Membership {
             heartbeat: 0,
             is_leaving: false,
             nodes: BTreeMap::new(),
-            newest_namesake: Incarnation::default(),
+            newest_warned_namesake: Incarnation::default(),
         }
     }
 
@@ -337,9 +337,10 @@ impl Membership {
 
     fn warn_about_namesakes(&mut self, now: Instant) {
         for known in self.nodes.values().filter(|known| known.node.name == self.own.name) {
-            if self.is_running_namesake(known, now) && known.node.incarnation > self.newest_namesake
+            if self.is_running_namesake(known, now)
+                && known.node.incarnation > self.newest_warned_namesake
             {
-                self.newest_namesake = known.node.incarnation;
+                self.newest_warned_namesake = known.node.incarnation;
                 let (name, address) = (&known.node.name, known.node.address);
                 warn!(%name, ?address, "another node has the name of this node; give each node a unique name");
             }

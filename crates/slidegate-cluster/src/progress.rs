@@ -93,7 +93,7 @@ impl Progress {
 
     /// Returns the last flush that every member has acknowledged, including silent members. Returns [`FlushSeq::MAX`]
     /// if there are no other members, and 0 while this node is joining.
-    pub fn flush_acknowledged_by_all(&self) -> FlushSeq {
+    pub fn last_flush_acknowledged_by_all(&self) -> FlushSeq {
         if self.is_joining {
             0
         } else {
@@ -217,7 +217,7 @@ mod tests {
                 0
             );
         }
-        assert_eq!(progress.flush_acknowledged_by_all(), 0);
+        assert_eq!(progress.last_flush_acknowledged_by_all(), 0);
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
             acknowledged_flush(Timestamp::from_micros(secs_after_start(32).as_micros() + 1)),
             9
         );
-        assert_eq!(progress.flush_acknowledged_by_all(), 4);
+        assert_eq!(progress.last_flush_acknowledged_by_all(), 4);
     }
 
     #[test]

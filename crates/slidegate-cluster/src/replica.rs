@@ -209,6 +209,25 @@ impl KeyReplica {
         !self.local.is_empty() || !self.remote.is_empty()
     }
 
+    /// Returns whether this node has charged units of the key.
+    pub(crate) fn has_own_counters(&self) -> bool {
+        !self.local.is_empty()
+    }
+
+    /// Returns whether the state of the key has everything that the replica has, apart from the acknowledgements: units
+    /// that this node alone has charged, none of which was removed, and which are sent.
+    pub(crate) fn is_contained_in_state(&self) -> bool {
+        self.remote.is_empty()
+            && !self.has_unapplied_updates
+            && !self.has_unsent_units()
+            && self.local.iter().all(|local| local.units.removed == 0)
+    }
+
+    /// Returns whether this node has charged or removed units that it has not sent yet.
+    pub(crate) fn has_unsent_units(&self) -> bool {
+        self.local.iter().any(|local| local.units != local.sent)
+    }
+
     /// Returns the heap memory of the replica in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let local = if self.local.spilled() {
@@ -343,7 +362,7 @@ impl KeyReplica {
         now: Timestamp,
         mut visit: impl FnMut(Incarnation, u64, PnCounter),
     ) {
-        if self.last_sent_seq > flush || self.local.iter().any(|local| local.units != local.sent) {
+        if self.last_sent_seq > flush || self.has_unsent_units() {
             let is_unexpired = |local: &&LocalBucketCounter| {
                 self.layout.latest_expiry_us(local.bucket) > now.as_micros()
             };

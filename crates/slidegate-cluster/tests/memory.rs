@@ -8,6 +8,7 @@ use slidegate::testkit::block_on;
 use slidegate::{Algorithm, Calendar, Limit, ManualClock, Period, Store, Timestamp};
 use slidegate_cluster::counters::{CounterSettings, Counters, MaxUnsyncedAction};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
+use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 use slidegate_cluster::store::{ClusterStore, ReplicationHandle};
 
@@ -150,6 +151,37 @@ fn counters_of_other_nodes_use_half_of_memory() -> Result<(), Box<dyn std::error
     let later = test_time().after(Duration::from_secs(3_600));
     (0..64).for_each(|_| counters.prune(later));
     assert!(counters.memory_bytes() < BYTES_PER_MIB / 4, "{}", counters.memory_bytes());
+    Ok(())
+}
+
+/// Charges more keys than fit, and sends the changes to a peer, or not if no peer is alive. Then a peer joins.
+#[test]
+fn own_counters_for_other_nodes_respect_memory_limit() -> Result<(), Box<dyn std::error::Error>> {
+    let limit: Limit = "3/d".parse()?;
+    for sends in [true, false] {
+        let counters = new_counters(16 * BYTES_PER_MIB, test_time());
+        let peer = MemberProgress {
+            incarnation: Incarnation(2),
+            acknowledged_flush: 0,
+            silent_since: None,
+        };
+        let progress = Progress { members: vec![peer], nodes: 2, ..Progress::single_node() };
+        counters.progress().store(Arc::new(progress));
+        let mut max_bytes = 0;
+        for flush in 1..=300 {
+            (0..2_000).for_each(|number| charge(&counters, &limit, flush * 2_000 + number));
+            if sends {
+                counters.drain_changed_counters(flush, usize::MAX, &mut Vec::new());
+            }
+            counters.prune(test_time());
+            max_bytes = max_bytes.max(counters.memory_bytes());
+        }
+        assert!(max_bytes <= 17 * BYTES_PER_MIB, "{sends}: {max_bytes}");
+        let mut updates = 0;
+        counters.visit_counters_changed_since(0, true, test_time(), &mut |_| updates += 1);
+        assert!(counters.memory_bytes() <= 17 * BYTES_PER_MIB, "{}", counters.memory_bytes());
+        assert!(updates >= counters.keys(), "{updates}");
+    }
     Ok(())
 }
 

@@ -63,9 +63,9 @@ pub struct FieldMappingError;
 pub struct JsonFields {
     time: Option<String>,
     /// The field of each attribute in [`ATTRIBUTE_NAMES`]; `None` for the usual fields.
-    standard: [Option<String>; ATTRIBUTE_COUNT],
+    standard_attributes: [Option<String>; ATTRIBUTE_COUNT],
     /// The names and the fields of other attributes.
-    other: Vec<FieldMapping>,
+    other_attributes: Vec<FieldMapping>,
 }
 
 /// The values of a line in JSON, as ranges of its text.
@@ -74,9 +74,9 @@ pub struct JsonLine {
     pub time: Timestamp,
     pub text: String,
     /// The values in the order of [`ATTRIBUTE_NAMES`].
-    pub standard: [Option<Range<usize>>; ATTRIBUTE_COUNT],
+    pub standard_attributes: [Option<Range<usize>>; ATTRIBUTE_COUNT],
     /// The values in the order of [`JsonFields::other_attribute_names`].
-    pub other: Vec<Option<Range<usize>>>,
+    pub other_attributes: Vec<Option<Range<usize>>>,
 }
 
 /// The reason why a line in JSON cannot be used.
@@ -113,18 +113,18 @@ impl JsonFields {
             if attribute == TIME_FIELD_NAME {
                 fields.time = Some(field.clone());
             } else if let Some(index) = line::attribute_index(attribute) {
-                fields.standard[index] = Some(field.clone());
+                fields.standard_attributes[index] = Some(field.clone());
             } else {
                 fields
-                    .other
+                    .other_attributes
                     .push(FieldMapping { attribute: attribute.clone(), field: field.clone() });
             }
         }
         for name in attributes {
-            let is_mapped = fields.other.iter().any(|other| other.attribute == name);
+            let is_mapped = fields.other_attributes.iter().any(|other| other.attribute == name);
             if !is_mapped && !line::is_attribute_name(name) {
                 let (attribute, field) = (name.to_owned(), name.to_owned());
-                fields.other.push(FieldMapping { attribute, field });
+                fields.other_attributes.push(FieldMapping { attribute, field });
             }
         }
         fields
@@ -132,7 +132,7 @@ impl JsonFields {
 
     /// Returns the names of the attributes that are not in [`ATTRIBUTE_NAMES`].
     pub fn other_attribute_names(&self) -> impl Iterator<Item = &str> {
-        self.other.iter().map(|other| &*other.attribute)
+        self.other_attributes.iter().map(|other| &*other.attribute)
     }
 
     /// Parses a line.
@@ -141,14 +141,19 @@ impl JsonFields {
             .map_err(|error| JsonLineError::Invalid(error.to_string()))?;
         let mut parsed = JsonLine { time: self.parse_time(&line)?, ..JsonLine::default() };
         for (index, name) in ATTRIBUTE_NAMES.into_iter().enumerate() {
-            let value = find_value(&line, self.standard[index].as_deref(), ATTRIBUTE_FIELDS[index]);
+            let value = find_value(
+                &line,
+                self.standard_attributes[index].as_deref(),
+                ATTRIBUTE_FIELDS[index],
+            );
             let value = value.as_deref().and_then(|value| normalize_attribute_value(name, value));
-            parsed.standard[index] = value.map(|value| append_value(&mut parsed.text, value));
+            parsed.standard_attributes[index] =
+                value.map(|value| append_value(&mut parsed.text, value));
         }
-        for FieldMapping { field, .. } in &self.other {
+        for FieldMapping { field, .. } in &self.other_attributes {
             let value = find_value(&line, Some(field), &[]);
             let value = value.map(|value| append_value(&mut parsed.text, &value));
-            parsed.other.push(value);
+            parsed.other_attributes.push(value);
         }
         Ok(parsed)
     }
@@ -237,7 +242,7 @@ mod tests {
     fn parse(fields: &JsonFields, text: &str) -> (u64, Vec<(String, String)>) {
         let line = fields.parse(text).unwrap();
         let names = ATTRIBUTE_NAMES.into_iter().chain(fields.other_attribute_names());
-        let values = line.standard.iter().chain(&line.other);
+        let values = line.standard_attributes.iter().chain(&line.other_attributes);
         let pairs = names.zip(values).filter_map(|(name, range)| {
             Some((name.to_owned(), line.text[range.clone()?].to_owned()))
         });

@@ -25,7 +25,7 @@ pub struct Line<'a> {
     /// The values in the order of [`ATTRIBUTE_NAMES`], `None` for missing values.
     values: [Option<&'a str>; ATTRIBUTE_COUNT],
     /// The names and values of further attributes, which only lines in JSON have.
-    others: Vec<(&'a str, &'a str)>,
+    other_attributes: Vec<(&'a str, &'a str)>,
 }
 
 /// The attribute names for the values of a line. `/v1/auth` uses the same names.
@@ -93,7 +93,7 @@ pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
     Ok(Line {
         time,
         values: [Some(method), Some(path), ip, host.or(virtual_host), referer, user_agent, user],
-        others: Vec::new(),
+        other_attributes: Vec::new(),
     })
 }
 
@@ -102,9 +102,9 @@ impl<'a> Line<'a> {
     pub fn from_values(
         time: Timestamp,
         values: [Option<&'a str>; ATTRIBUTE_COUNT],
-        others: Vec<(&'a str, &'a str)>,
+        other_attributes: Vec<(&'a str, &'a str)>,
     ) -> Self {
-        Self { time, values, others }
+        Self { time, values, other_attributes }
     }
 
     /// Returns all values in the order of the attribute names, `None` for missing values.
@@ -116,7 +116,9 @@ impl<'a> Line<'a> {
     pub fn value(&self, name: &str) -> Option<&'a str> {
         match attribute_index(name) {
             Some(index) => self.values[index],
-            None => self.others.iter().find(|(own, _)| *own == name).map(|(_, value)| *value),
+            None => {
+                self.other_attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+            }
         }
     }
 
@@ -126,7 +128,7 @@ impl<'a> Line<'a> {
             .into_iter()
             .zip(self.values)
             .filter_map(|(name, value)| Some((name, value?)))
-            .chain(self.others.iter().copied())
+            .chain(self.other_attributes.iter().copied())
     }
 }
 

@@ -16,7 +16,7 @@ pub struct LineOffsets {
     line_start: usize,
     values: [ByteRange; ATTRIBUTE_COUNT],
     /// The values of further attributes, which only lines in JSON have.
-    others: Box<[ByteRange]>,
+    other_attributes: Box<[ByteRange]>,
 }
 
 /// The byte range of a value in its line. A range that begins after its end represents a missing value. 32 bits are
@@ -35,7 +35,7 @@ impl LineOffsets {
             value.map_or(ByteRange::MISSING_VALUE_RANGE, |value| ByteRange::new(text, value))
         };
         let values = line.values().map(byte_range);
-        Self { time: line.time, line_start, values, others: Box::default() }
+        Self { time: line.time, line_start, values, other_attributes: Box::default() }
     }
 
     /// Creates the offsets of the values of a line in JSON. `line_start` is the byte offset of its text in the shared
@@ -45,12 +45,12 @@ impl LineOffsets {
             Some(range) => ByteRange { begin: range.start as u32, end: range.end as u32 },
             None => ByteRange::MISSING_VALUE_RANGE,
         };
-        let values = line.standard.each_ref().map(byte_range);
+        let values = line.standard_attributes.each_ref().map(byte_range);
         Self {
             time: line.time,
             line_start,
             values,
-            others: line.other.iter().map(byte_range).collect(),
+            other_attributes: line.other_attributes.iter().map(byte_range).collect(),
         }
     }
 
@@ -60,7 +60,7 @@ impl LineOffsets {
         let text = &text[self.line_start..];
         let value =
             |byte_range: ByteRange| text.get(byte_range.begin as usize..byte_range.end as usize);
-        let others = names.iter().zip(&self.others);
+        let others = names.iter().zip(&self.other_attributes);
         let others = others.filter_map(|(name, range)| Some((&**name, value(*range)?)));
         Line::from_values(self.time, self.values.map(value), others.collect())
     }

@@ -373,6 +373,15 @@ impl<'l> Decision<'l> {
         Permit::from_decision(self)
     }
 
+    /// Removes the permit of the request from the decision, and returns it as [`permit`](Self::permit) does. Reverting
+    /// the decision then does not release the permit.
+    #[cfg(feature = "policy")]
+    pub fn take_permit(&mut self) -> Option<Permit> {
+        let permit = self.permit()?;
+        self.result.receipt.remove_permit_charges();
+        Some(permit)
+    }
+
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.
     #[cfg(feature = "policy")]
     pub(crate) fn request_cost_receipt(&self) -> Receipt {

@@ -59,10 +59,14 @@ impl Permit {
         if !decision.is_allowed() {
             return None;
         }
+        Self::from_receipt(decision.receipt(), decision.is_degraded())
+    }
+
+    /// Returns the permit among charges; `None` if there is none.
+    pub(crate) fn from_receipt(receipt: &Receipt, is_degraded: bool) -> Option<Self> {
         // The permit belongs to no call, so the positions of the hits in their call have no meaning, and are set to 0.
         let without_position = |charge: &Charge| Charge { hit_index: 0, ..charge.clone() };
-        let charges: Receipt = decision.receipt().permit_charges().map(without_position).collect();
-        let is_degraded = decision.is_degraded();
+        let charges: Receipt = receipt.permit_charges().map(without_position).collect();
         (!charges.is_empty()).then_some(Self { charges, is_degraded })
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::CallId;
 use crate::decision::Decision;
+use crate::permit::Permit;
 use crate::policy::RuleCost;
 use crate::store::{Adjustment, CallSettlement, Charge, Receipt};
 
@@ -85,6 +86,11 @@ impl<'c> ActualCosts<'c> {
     /// constant cost.
     pub fn cancelled() -> Self {
         Self { is_cancelled: true, plain: Some(0), named: Vec::new() }
+    }
+
+    /// Returns whether the call is [cancelled](Self::cancelled).
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled
     }
 
     /// Sets the cost for rules that do not state a cost.
@@ -244,6 +250,12 @@ impl ReservedCall {
     /// Returns the record of the charges.
     pub fn receipt(&self) -> Receipt {
         self.charges.iter().map(|reserved| reserved.charge.clone()).collect()
+    }
+
+    /// Returns the permit of the call, which a cancellation releases; `None` if it has none. `is_degraded` is `true` if
+    /// the charges were made without the store.
+    pub fn permit(&self, is_degraded: bool) -> Option<Permit> {
+        Permit::from_receipt(&self.receipt(), is_degraded)
     }
 
     /// Returns the settlement that corrects the charges to the actual costs. `ttl` is the time for which it can be

@@ -106,7 +106,7 @@ impl Counters {
             if fits {
                 let charged = (hit, &mut outcome);
                 let charged_at = self.charge(shard, counter, slot, location, charged, context)?;
-                receipt = Receipt::one(new_charge(hit, 0, location, charged_at));
+                receipt = Receipt::of_charge(new_charge(hit, 0, location, charged_at));
             }
             let allowed = fits || hit.veto == Veto::Never;
             let outcomes = Outcomes::one(outcome);

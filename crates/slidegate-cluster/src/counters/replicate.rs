@@ -262,6 +262,50 @@ impl Counters {
         }
     }
 
+    /// Copies the new charges of the states that have a replica, and passes the charges of the other states to `visit`
+    /// without a replica, for which there is no memory.
+    fn visit_states_without_replica(
+        &self,
+        shard: &mut Shard,
+        now: Timestamp,
+        visit: &mut dyn FnMut(CounterUpdate),
+    ) {
+        let mut keys = Vec::new();
+        shard.states.for_each_key(|key, kind| keys.push((key, kind)));
+        for (key, kind) in keys {
+            with_counter!(self.kinds.counter_of_kind(kind), counter => {
+                if shard.replicas.get(key).is_some() {
+                    Self::copy_charges_to_replica(shard, counter, key);
+                } else {
+                    self.visit_charges_of_state(shard, counter, key, now, visit);
+                }
+            });
+        }
+    }
+
+    fn visit_charges_of_state<C: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        counter: C,
+        key: u64,
+        now: Timestamp,
+        visit: &mut dyn FnMut(CounterUpdate),
+    ) {
+        let table = C::state_table(&mut shard.states);
+        let Some(at) = table.find(key) else { return };
+        let layout = counter.layout();
+        let mut replica = KeyReplica::new(layout);
+        replica.record_charged_units(counter, &table.slot(at).state.state);
+        replica.visit_counters_changed_since(
+            self.incarnation,
+            0,
+            now,
+            |incarnation, bucket, units| {
+                visit(CounterUpdate { key, layout, incarnation, bucket, units });
+            },
+        );
+    }
+
     /// Copies the new charges of all states of a shard to their replicas.
     fn copy_all_charges_to_replicas(&self, shard: &mut Shard) {
         let mut keys = Vec::new();
@@ -302,7 +346,7 @@ impl ReplicatedCounters for Counters {
             self.requeue_changed_keys(&changed[max_keys..]);
             changed.truncate(max_keys);
         }
-        let acknowledged = self.progress.load().flush_acknowledged_by_all();
+        let acknowledged = self.progress.load().last_flush_acknowledged_by_all();
         for ChangedKey { shard, key, kind, .. } in changed {
             let shard = &mut *self.shards[shard].shard.lock();
             with_counter!(self.kinds.counter_of_kind(kind), counter => {
@@ -326,7 +370,12 @@ impl ReplicatedCounters for Counters {
         let now = self.cutoff_for_expiry_on_all_nodes(now);
         for padded in self.shards.iter() {
             let shard = &mut *padded.shard.lock();
-            self.copy_all_charges_to_replicas(shard);
+            if self.replicas_use_half_of_memory() || self.memory_bytes() >= self.max_memory() {
+                self.visit_states_without_replica(shard, now, visit);
+            } else {
+                self.copy_all_charges_to_replicas(shard);
+                self.update_replica_bytes(shard);
+            }
             for (key, replica) in shard.replicas.iter_mut() {
                 let layout = replica.layout();
                 let mut visit = |incarnation, bucket, units| {
@@ -379,7 +428,7 @@ impl ReplicatedCounters for Counters {
             }
             let shard = &mut *self.shards[self.shards.shard_index_of(update.key)].shard.lock();
             if shard.replicas.len() >= max_replicas {
-                shard.replicas.remove_expired(expiry_cutoff);
+                shard.replicas.remove_expired(expiry_cutoff, |_, _| true);
             }
             let is_full =
                 shard.replicas.len() >= max_replicas || self.replicas_use_half_of_memory();

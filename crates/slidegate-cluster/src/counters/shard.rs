@@ -70,6 +70,21 @@ pub(super) struct Shard {
     pub(super) replicas: ShardReplicas,
 }
 
+impl Shard {
+    /// Removes expired counters, replicas without counters, and changed keys that have nothing to send any more. If
+    /// `is_memory_scarce`, also removes the replicas of keys that this node has charged, if the state is evicted, or if
+    /// the replica can be created again from the state.
+    pub(super) fn prune_replicas(&mut self, cutoff: Timestamp, is_memory_scarce: bool) {
+        let Self { states, replicas, .. } = self;
+        replicas.remove_expired(cutoff, |key, replica| {
+            !is_memory_scarce
+                || !replica.has_own_counters()
+                || (states.contains(key) && !replica.is_contained_in_state())
+        });
+        replicas.remove_obsolete_changed_keys(states);
+    }
+}
+
 impl ShardTables for Shard {
     fn tables(&mut self) -> impl Iterator<Item = &mut dyn EvictableTable> {
         let StateTables { sliding_buckets, sliding_counter, fixed_window } = &mut self.states;
@@ -109,6 +124,17 @@ impl HasStateTable for FixedWindow {
 }
 
 impl StateTables {
+    fn contains(&mut self, key: u64) -> bool {
+        self.sliding_buckets.find(key).is_some()
+            || self.sliding_counter.find(key).is_some()
+            || self.fixed_window.find(key).is_some()
+    }
+
+    fn key_count(&self) -> usize {
+        let Self { sliding_buckets, sliding_counter, fixed_window } = self;
+        sliding_buckets.key_count() + sliding_counter.key_count() + fixed_window.key_count()
+    }
+
     /// Calls `visit` for each key of all tables, with its kind.
     pub(super) fn for_each_key(&mut self, mut visit: impl FnMut(u64, CounterKindId)) {
         self.sliding_buckets.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
@@ -280,12 +306,17 @@ impl ShardReplicas {
         replicas.map(|(key, replica)| (*key, replica))
     }
 
-    /// Removes counters that expired before `cutoff`, and replicas without counters.
-    pub(super) fn remove_expired(&mut self, cutoff: Timestamp) {
+    /// Removes counters that expired before `cutoff`, replicas without counters, and replicas for which `is_needed`
+    /// returns `false`.
+    pub(super) fn remove_expired(
+        &mut self,
+        cutoff: Timestamp,
+        mut is_needed: impl FnMut(u64, &KeyReplica) -> bool,
+    ) {
         if let Some(table) = &mut self.0 {
             table.heap_bytes = 0;
-            table.replicas.retain(|_, replica| {
-                let is_kept = replica.remove_expired(cutoff);
+            table.replicas.retain(|key, replica| {
+                let is_kept = replica.remove_expired(cutoff) && is_needed(*key, replica);
                 table.heap_bytes += if is_kept { replica.heap_bytes() } else { 0 };
                 is_kept
             });
@@ -308,6 +339,20 @@ impl ShardReplicas {
     /// Adds a key to the list of changed keys. Not inlined: a key is added once per flush, not with each decision.
     pub(super) fn push_changed_key(&mut self, key: u64, kind: CounterKindId) {
         self.get_or_create_table().changed.push((key, kind));
+    }
+
+    /// Removes changed keys that have neither a state nor a replica, and repetitions of keys whose state was created
+    /// again. Otherwise the list would grow while there is no node to send it to. Does nothing while the list is short.
+    fn remove_obsolete_changed_keys(&mut self, states: &mut StateTables) {
+        let Some(table) = &mut self.0 else { return };
+        let ReplicaTable { replicas, changed, .. } = &mut **table;
+        if changed.len() <= states.key_count() + replicas.len() {
+            return;
+        }
+        changed.sort_unstable_by_key(|(key, _)| *key);
+        changed.dedup_by_key(|(key, _)| *key);
+        changed.retain(|(key, _)| replicas.contains_key(key) || states.contains(*key));
+        changed.shrink_to(2 * changed.len());
     }
 
     pub(super) fn take_changed_keys(&mut self) -> Vec<(u64, CounterKindId)> {

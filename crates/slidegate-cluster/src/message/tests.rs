@@ -327,7 +327,7 @@ fn invalid_values_are_rejected() {
         buckets: 2,
         keys: vec![1],
         bucket_offsets: vec![1],
-        charged: vec![1],
+        charged_units: vec![1],
         ..wire::UpdateGroup::default()
     };
     for group in [
@@ -335,8 +335,8 @@ fn invalid_values_are_rejected() {
         wire::UpdateGroup { buckets: 1_442, ..valid.clone() },
         wire::UpdateGroup { mean_excess_us: 5, ..valid.clone() },
         wire::UpdateGroup { keys: vec![1, 2], ..valid.clone() },
-        wire::UpdateGroup { charged: vec![], ..valid.clone() },
-        wire::UpdateGroup { removed: vec![1, 1], ..valid },
+        wire::UpdateGroup { charged_units: vec![], ..valid.clone() },
+        wire::UpdateGroup { removed_units: vec![1, 1], ..valid },
     ] {
         let body = wire::UpdatesBody { groups: vec![group], ..wire::UpdatesBody::default() };
         let updates = wire::Updates { position, body: body.encode_to_vec().into() };

@@ -37,14 +37,14 @@ impl FrameBodyBuilder {
         let index = self.find_or_add_group(update);
         let group = &mut self.groups[index];
         if update.units.removed > 0 {
-            group.removed.resize(group.keys.len(), 0);
+            group.removed_units.resize(group.keys.len(), 0);
         }
-        if update.units.removed > 0 || !group.removed.is_empty() {
-            group.removed.push(update.units.removed);
+        if update.units.removed > 0 || !group.removed_units.is_empty() {
+            group.removed_units.push(update.units.removed);
         }
         group.keys.push(update.key);
         group.bucket_offsets.push(update.bucket.wrapping_sub(group.first_bucket) as i64);
-        group.charged.push(update.units.charged);
+        group.charged_units.push(update.units.charged);
         self.updates += 1;
     }
 
@@ -106,18 +106,18 @@ pub(super) fn decode_update_groups(
             first_bucket,
             keys,
             bucket_offsets,
-            charged,
-            removed,
+            charged_units,
+            removed_units,
             ..
         } = group;
         let is_valid = keys.len() == bucket_offsets.len()
-            && keys.len() == charged.len()
-            && (removed.is_empty() || keys.len() == removed.len());
+            && keys.len() == charged_units.len()
+            && (removed_units.is_empty() || keys.len() == removed_units.len());
         if !is_valid {
             return Err(MessageError::InvalidUpdates);
         }
-        let removed = removed.into_iter().chain(std::iter::repeat(0));
-        let columns = keys.into_iter().zip(bucket_offsets).zip(charged).zip(removed);
+        let removed_units = removed_units.into_iter().chain(std::iter::repeat(0));
+        let columns = keys.into_iter().zip(bucket_offsets).zip(charged_units).zip(removed_units);
         updates.extend(columns.map(|(((key, offset), charged), removed)| CounterUpdate {
             key,
             layout,

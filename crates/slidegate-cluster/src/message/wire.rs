@@ -75,10 +75,10 @@ pub(super) struct UpdateGroup {
     #[prost(sint64, repeated, tag = "7")]
     pub bucket_offsets: Vec<i64>,
     #[prost(uint64, repeated, tag = "8")]
-    pub charged: Vec<u64>,
+    pub charged_units: Vec<u64>,
     /// For each update, the number of removed units. Empty if no update has removed units.
     #[prost(uint64, repeated, tag = "9")]
-    pub removed: Vec<u64>,
+    pub removed_units: Vec<u64>,
     #[prost(uint32, tag = "10")]
     pub epoch_offset_in_first_period_s: u32,
 }

@@ -425,7 +425,7 @@ impl Simulator {
         let acknowledged_flush =
             progress.acknowledged_flush(now, lifetime_us, OnPartition::Bounded);
         self.stats.proceeded_without_silent +=
-            u64::from(acknowledged_flush > progress.flush_acknowledged_by_all());
+            u64::from(acknowledged_flush > progress.last_flush_acknowledged_by_all());
         let one_in = self.scenario.revert_one_in;
         if one_in.is_some_and(|one_in| self.rng.u64(..one_in) == 0) {
             let window_us = self.scenario.window().as_micros() as u64;

@@ -43,7 +43,7 @@ const MERGE_ATTEMPTS_PER_RESOLUTION: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     max: CompactU64,
-    ticks: TickResolution,
+    tick_resolution: TickResolution,
     resolution: u16,
 }
 
@@ -51,13 +51,13 @@ impl SlidingWindow {
     pub(crate) fn new(quota: &Quota, resolution: u16) -> Self {
         Self {
             max: quota.max().into(),
-            ticks: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+            tick_resolution: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
             resolution,
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max(), self.ticks.window_us())
+        Quota::from_parts(self.max(), self.tick_resolution.window_us())
     }
 
     fn max(&self) -> u64 {
@@ -75,12 +75,12 @@ impl SlidingWindow {
 
     /// Returns the counter with which several nodes count together: buckets of window / resolution, rounded up.
     pub(crate) fn to_sliding_buckets(self) -> SlidingBuckets {
-        let precision_us = self.ticks.window_us().div_ceil(self.resolution.into());
-        SlidingBuckets::with_buckets(self.max(), self.ticks.window_us(), precision_us)
+        let precision_us = self.tick_resolution.window_us().div_ceil(self.resolution.into());
+        SlidingBuckets::with_buckets(self.max(), self.tick_resolution.window_us(), precision_us)
     }
 
     pub(crate) fn limit_params(&self) -> LimitParams {
-        self.ticks.limit_params(self.max(), self.resolution.into())
+        self.tick_resolution.limit_params(self.max(), self.resolution.into())
     }
 
     /// Returns the largest number of heap bytes that a state can take.
@@ -96,22 +96,22 @@ impl SlidingWindow {
 
     /// Returns the first tick whose entries are still counted at `now`.
     fn window_start_tick(&self, now: Timestamp) -> u64 {
-        self.first_tick_of_window(self.ticks.tick_at(now))
+        self.first_tick_of_window(self.tick_resolution.tick_at(now))
     }
 
     /// Returns the first tick of the window that ends with `tick`.
     fn first_tick_of_window(&self, tick: u64) -> u64 {
-        (tick + 1).saturating_sub(self.ticks.window_ticks())
+        (tick + 1).saturating_sub(self.tick_resolution.window_ticks())
     }
 
     /// Returns the time from which an entry with this tick is no longer counted, in microseconds.
     fn entry_expiry_us(&self, tick: u64) -> u64 {
-        self.ticks.tick_start_us(tick + self.ticks.window_ticks())
+        self.tick_resolution.tick_start_us(tick + self.tick_resolution.window_ticks())
     }
 
     /// Returns whether `ticks` are less than window / resolution, so that one entry may cover them.
     fn fits_in_one_entry(&self, ticks: u64) -> bool {
-        ticks * u64::from(self.resolution) < self.ticks.window_ticks()
+        ticks * u64::from(self.resolution) < self.tick_resolution.window_ticks()
     }
 
     /// Returns the outcome of a hit that requires `required` free units. The first `expired` entries are not counted.
@@ -169,7 +169,7 @@ impl SlidingWindow {
         state.remove_expired(expired);
         let total_units = state.total_units();
         let units = cost.min(max_count(self.max()).saturating_sub(total_units));
-        let mut tick = self.ticks.tick_at_or_after(now);
+        let mut tick = self.tick_resolution.tick_at_or_after(now);
         let newest = state.newest();
         tick = newest.map_or(tick, |newest| tick.max(newest.entry.tick));
         if units > 0 {
@@ -185,7 +185,7 @@ impl SlidingWindow {
             }
         }
         ChargeEffect {
-            charged_at: Timestamp::from_micros(self.ticks.tick_start_us(tick)),
+            charged_at: Timestamp::from_micros(self.tick_resolution.tick_start_us(tick)),
             expires_at: self.expires_at(state),
             outcome: self.outcome(state, ExpiredEntries::default(), now, 1),
         }
@@ -256,7 +256,7 @@ impl SlidingWindow {
         cost: u64,
     ) -> Option<Result<ChargeEffect, Outcome>> {
         let entry = newest.entry;
-        let (tick_before, tick_after) = self.ticks.ticks_around(now);
+        let (tick_before, tick_after) = self.tick_resolution.ticks_around(now);
         let is_counted = entry.tick >= self.first_tick_of_window(tick_before);
         let used = if is_counted { entry.units } else { 0 };
         let until = |tick| self.entry_expiry_us(tick).saturating_sub(now.as_micros());
@@ -282,7 +282,7 @@ impl SlidingWindow {
         let reset_after_us = expires_at.saturating_sub(now.as_micros());
         let used = (used + cost, self.max());
         Some(Ok(ChargeEffect {
-            charged_at: Timestamp::from_micros(self.ticks.tick_start_us(charged.tick)),
+            charged_at: Timestamp::from_micros(self.tick_resolution.tick_start_us(charged.tick)),
             expires_at: Timestamp::from_micros(expires_at),
             outcome: Outcome::from_used_units(used, 1, reset_after_us, || reset_after_us),
         }))
@@ -336,7 +336,7 @@ impl Counter for SlidingWindow {
         let Some(newest) = state.newest() else { return };
         // If the clock has stepped back since the charge, its time is after the newest entry, which then contains its
         // units.
-        let tick = self.ticks.tick_at(charged_at).min(newest.entry.tick);
+        let tick = self.tick_resolution.tick_at(charged_at).min(newest.entry.tick);
         let mut first = state.oldest_entry_start_tick();
         state.edit_units(|entries| {
             for entry in entries {
@@ -362,7 +362,7 @@ impl Counter for SlidingWindow {
 
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
         state.newest().is_some_and(|newest| {
-            is_time_ahead_of_clock(self.ticks.tick_start_us(newest.entry.tick), now)
+            is_time_ahead_of_clock(self.tick_resolution.tick_start_us(newest.entry.tick), now)
         })
     }
 
@@ -371,7 +371,10 @@ impl Counter for SlidingWindow {
         let Some(newest) = state.newest() else { return };
         let expired = state.entries_expired_before(self.first_tick_of_window(newest.entry.tick));
         let units = state.total_units() - expired.units;
-        state.replace_with_entry(Entry { tick: self.ticks.tick_at_or_after(now), units }, 0);
+        state.replace_with_entry(
+            Entry { tick: self.tick_resolution.tick_at_or_after(now), units },
+            0,
+        );
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "policy")]
+use crate::hit::Hit;
 use crate::hit::Veto;
 use crate::limit::Limit;
 use crate::outcome::Outcome;
@@ -221,5 +223,11 @@ impl LimitStatus<'_> {
     /// rules from which the decision was made; otherwise the result is a different match, or `None`.
     pub fn find_match<'a, 'm>(&self, matched: &'a MatchedRules<'m>) -> Option<&'a Match<'m>> {
         matched.matches().nth(self.match_index())
+    }
+
+    /// Returns the hit of the limit in its [match](Self::find_match).
+    pub fn find_hit<'a>(&self, matched: &'a MatchedRules<'_>) -> Option<Hit<'a>> {
+        let mut hits = self.find_match(matched)?.hits_by_limit();
+        hits.find(|(limit, _)| limit.index() == self.limit_index()).map(|(_, hit)| hit)
     }
 }

@@ -76,7 +76,7 @@ impl<S: Store> Gate<S> {
             gate: Arc::downgrade(&gate),
             path,
             active: Some(text.clone()),
-            last_read: Some(text),
+            previous_text: Some(text),
             on_reload,
         };
         thread::Builder::new()
@@ -95,7 +95,7 @@ struct PolicyFileWatcher<S, F> {
     active: Option<String>,
     /// The text of the previous read. A change takes effect if the next read has the same text. `None` if the file
     /// could not be read.
-    last_read: Option<String>,
+    previous_text: Option<String>,
     on_reload: F,
 }
 
@@ -111,8 +111,8 @@ impl<S: Store, F: FnMut(Result<&Policy, &PolicyFileError>)> PolicyFileWatcher<S,
     fn read_and_replace_policy(&mut self, gate: &Gate<S>) {
         let read = read_text(&self.path);
         let text = read.as_ref().ok().cloned();
-        let is_stable = text == self.last_read;
-        self.last_read.clone_from(&text);
+        let is_stable = text == self.previous_text;
+        self.previous_text.clone_from(&text);
         if !is_stable || text == self.active {
             return;
         }

@@ -112,7 +112,7 @@ impl Receipt {
 
     /// Creates a receipt of one charge.
     #[inline]
-    pub fn one(charge: Charge) -> Self {
+    pub fn of_charge(charge: Charge) -> Self {
         Self { charges: OneOrMany::One(charge) }
     }
 
@@ -128,7 +128,14 @@ impl Receipt {
 
     /// Returns the charges with units whose limits [bound requests in flight](Limit::concurrent).
     pub fn permit_charges(&self) -> impl Iterator<Item = &Charge> {
-        self.charges.iter().filter(|charge| charge.cost > 0 && charge.limit.is_concurrent())
+        self.charges.iter().filter(|charge| charge.is_permit())
+    }
+
+    /// Removes the charges that [`permit_charges`](Self::permit_charges) returns.
+    #[cfg(feature = "policy")]
+    pub(crate) fn remove_permit_charges(&mut self) {
+        let charges = std::mem::take(self).into_iter();
+        *self = charges.filter(|charge| !charge.is_permit()).collect();
     }
 
     /// Appends a charge.
@@ -231,6 +238,10 @@ impl Charge {
             hit_cost: hit.cost,
             cost: 0,
         }
+    }
+
+    fn is_permit(&self) -> bool {
+        self.cost > 0 && self.limit.is_concurrent()
     }
 
     /// Returns a hit that charges the units of this charge to the same counter. The hit never denies.

@@ -144,6 +144,11 @@ impl<S> Default for Table<S> {
 }
 
 impl<S: Default + HeapSize> Table<S> {
+    /// Returns the number of keys.
+    pub fn key_count(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Returns the position of the slot that has a fingerprint; `None` if the table does not contain the fingerprint.
     #[inline]
     pub fn find(&self, fingerprint: u64) -> Option<SlotIndex> {

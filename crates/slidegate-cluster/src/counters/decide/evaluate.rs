@@ -184,6 +184,11 @@ impl Counters {
         ));
         let unsynced = replica.unsynced_units(pending_hit.now);
         key_state.unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
+        // A replica that was removed for lack of memory has lost the acknowledgements. So its units are sent again.
+        if replica.has_unsent_units() && !key_state.is_changed {
+            key_state.is_changed = true;
+            shard.replicas.push_changed_key(location.fingerprint, key_state.kind);
+        }
         unsynced > 0
             && !hit_options.allows_unsynced_units(
                 pending_hit.required.max(1).saturating_add(unsynced),

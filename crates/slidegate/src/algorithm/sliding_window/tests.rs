@@ -66,7 +66,7 @@ fn assert_units_are_counted_for_a_window(
     let window_us = counter.quota().window_us();
     let exact = charges.units_after(now_us - window_us);
     assert!(used >= exact, "{used} units counted, {exact} charged in the window");
-    let tick_us = counter.ticks.tick_us();
+    let tick_us = counter.tick_resolution.tick_us();
     let late_us = window_us.div_ceil(counter.resolution.into()) + 2 * tick_us;
     let longest = charges.units_after(now_us - window_us - late_us);
     assert!(used <= longest, "{used} units counted, {longest} charged until {late_us} us ago");

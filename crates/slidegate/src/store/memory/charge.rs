@@ -39,7 +39,7 @@ impl<C: Clock> MemoryStore<C> {
                 ChargeResult {
                     allowed: true,
                     outcomes: Outcomes::one(outcome),
-                    receipt: Receipt::one(new_charge(hit, 0, location, units)),
+                    receipt: Receipt::of_charge(new_charge(hit, 0, location, units)),
                 }
             }
             Err(outcome) => ChargeResult {

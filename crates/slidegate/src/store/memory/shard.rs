@@ -203,7 +203,7 @@ impl Shard {
         let revert = |slot: &mut Slot<C::State>| {
             counter.revert(&mut slot.state, charged_at, cost);
             // The expiry time stays until the next charge, so the key may be kept longer than necessary.
-            set_depletion(slot, counter, charged_at);
+            update_depletion(slot, counter, charged_at);
         };
         table.update(slot, revert).1
     }
@@ -220,7 +220,7 @@ impl Shard {
         let slot = self.find(counter, fingerprint);
         let refund = |slot: &mut Slot<C::State>| {
             counter.refund(&mut slot.state, now, cost);
-            set_depletion(slot, counter, now);
+            update_depletion(slot, counter, now);
         };
         let grown = slot.map_or(0, |slot| C::table(self).update(slot, refund).1);
         (self.peek_slot(counter, slot, now, 1), grown)
@@ -241,7 +241,7 @@ impl Shard {
         let change = |slot: &mut Slot<_>| match change {
             PermitChange::Release => {
                 let was_live = counter.release(&mut slot.state, now, id);
-                set_depletion(slot, counter, now);
+                update_depletion(slot, counter, now);
                 was_live
             }
             PermitChange::Renew => {
@@ -269,6 +269,6 @@ fn set_expiry<C: Counter>(
 }
 
 /// Sets the depletion of a key whose units were removed.
-fn set_depletion<C: Counter>(slot: &mut Slot<C::State>, counter: C, now: Timestamp) {
+fn update_depletion<C: Counter>(slot: &mut Slot<C::State>, counter: C, now: Timestamp) {
     slot.depletion = depletion(&counter.peek(&slot.state, now, 1), counter.capacity());
 }
