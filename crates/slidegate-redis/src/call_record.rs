@@ -72,7 +72,11 @@ impl CallRecordHeader {
     }
 
     /// Decodes the reply for a call whose record exists. `hits` is the number of hits of the call.
-    fn decode_existing(&self, bytes: &[u8], hits: usize) -> Result<ChargeOnceReply, DecodeError> {
+    fn decode_existing_record(
+        &self,
+        bytes: &[u8],
+        hits: usize,
+    ) -> Result<ChargeOnceReply, DecodeError> {
         let (status, rest) = bytes.split_first().ok_or(DecodeError::Malformed)?;
         match *status {
             STATUS_OTHER_CALL if rest.is_empty() => Ok(ChargeOnceReply::OtherRequest),
@@ -142,9 +146,10 @@ impl ScriptOperation for ChargeOnceCall {
         ScriptCall { argument, ..call }
     }
 
-    /// Returns `true`: the script finds the record of the first call, and returns the reply to the first call again.
+    /// The script finds the record of the first call, and returns the reply to it again. A denied call has no record, so
+    /// it must have charged nothing.
     fn is_repeatable(&self) -> bool {
-        true
+        !self.request.hits.iter().any(|hit| hit.charge.charges_denied())
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<ChargeOnceReply, DecodeError> {
@@ -153,7 +158,7 @@ impl ScriptOperation for ChargeOnceCall {
             Some((&STATUS_CARRIED_OUT, reply)) => {
                 ScriptReply::decode(hits, reply).map(ChargeOnceReply::Decided)
             }
-            _ => self.head.decode_existing(bytes, hits),
+            _ => self.head.decode_existing_record(bytes, hits),
         }
     }
 }

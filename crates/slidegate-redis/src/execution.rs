@@ -23,6 +23,7 @@ use crate::call::ScriptOperation;
 use crate::clocks::Clocks;
 use crate::connection::{ConnectionHandle, ReconnectingConnection};
 use crate::failure::{self, Failure};
+use crate::reply::DecodeError;
 use crate::script::Scripts;
 
 /// Settings that all servers of a store share.
@@ -169,9 +170,10 @@ impl ScriptExecutor {
             break reply?;
         };
         match reply {
-            Ok(Value::BulkString(bytes)) => operation
-                .decode(&bytes)
-                .map_err(|_| self.replace_connection_after_malformed_reply(&handle)),
+            Ok(Value::BulkString(bytes)) => operation.decode(&bytes).map_err(|error| match error {
+                DecodeError::WrongType => Failure::foreign_value(call.keys.iter().copied()),
+                DecodeError::Malformed => self.replace_connection_after_malformed_reply(&handle),
+            }),
             Ok(_) => Err(self.replace_connection_after_malformed_reply(&handle)),
             Err(error) => Err(self
                 .classify_error_and_replace_connection(&error, &handle)

@@ -8,7 +8,7 @@ use slidegate::StoreError;
 use slidegate::store::{Charge, Outcomes};
 use tokio::time::Instant;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, into_partial_call_error};
 use crate::maintenance_op::MaintenanceOp;
 use crate::reply::ScriptReply;
 use crate::script_request::{KeyedHit, parse_counter_id};
@@ -76,8 +76,8 @@ fn group_items_by_cluster_slot<'k, T>(
     items_by_slot
 }
 
-/// Runs operations concurrently. If one of several operations fails, its failure is converted with
-/// [`Failure::into_partial_call_failure`], because the others may have changed counters.
+/// Runs operations concurrently. If one of several operations fails, its error becomes a timeout, because the others may
+/// have changed counters.
 async fn run_maintenance_concurrently(
     topology: &Topology,
     operations: impl Iterator<Item = (u16, MaintenanceOp<'_>)>,
@@ -88,10 +88,7 @@ async fn run_maintenance_concurrently(
     let results = join_all(operations.map(run)).await;
     let has_several = results.len() > 1;
     results.into_iter().collect::<Result<_, _>>().map_err(|failure: Failure| {
-        if has_several {
-            failure.into_partial_call_failure().into_error()
-        } else {
-            failure.into_error()
-        }
+        let error = failure.into_error();
+        if has_several { into_partial_call_error(error) } else { error }
     })
 }

@@ -178,7 +178,8 @@ impl RedisKeyspace {
         let skew_ms = settings.max_clock_skew.as_nanos().div_ceil(1_000_000);
         Self {
             prefix: settings.prefix.clone(),
-            expiry_margin_s: settings.expiry_margin.as_secs().try_into().unwrap_or(u32::MAX),
+            // At least one, because scripts store the time of expiry in whole seconds, rounded up.
+            expiry_margin_s: settings.expiry_margin.as_secs().clamp(1, u32::MAX.into()) as u32,
             max_clock_skew_ms: skew_ms.try_into().unwrap_or(u32::MAX),
             clocks,
         }

@@ -79,24 +79,25 @@ impl Sentinels {
     /// master for the first time.
     pub async fn refresh_master(&mut self) -> bool {
         let service = &self.service;
-        let masters =
+        let reports =
             join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.fetch_master(service)))
                 .await;
-        let newest = masters.into_iter().flatten().max_by_key(|master| master.epoch);
-        newest.is_some_and(|newest| replace_if_newer(&mut self.latest, newest))
+        replace_if_newer(&mut self.latest, &reports)
     }
 
-    /// Waits until a Sentinel reports another master. Each Sentinel is polled on its own, so one that hangs does not
+    /// Waits until the Sentinels report another master. Each Sentinel is polled on its own, so one that hangs does not
     /// delay the others.
     pub async fn wait_for_master_change(&mut self) {
         let Self { sentinels, service, latest, .. } = self;
-        let poll = |sentinel| poll_sentinel(sentinel, service);
-        let mut polls: FuturesUnordered<_> = sentinels.iter_mut().map(poll).collect();
-        while let Some((sentinel, master)) = polls.next().await {
-            if master.is_some_and(|master| replace_if_newer(latest, master)) {
+        let mut reports = vec![None; sentinels.len()];
+        let poll = |(index, sentinel)| poll_sentinel(index, sentinel, service);
+        let mut polls: FuturesUnordered<_> = sentinels.iter_mut().enumerate().map(poll).collect();
+        while let Some((index, sentinel, report)) = polls.next().await {
+            reports[index] = report;
+            if replace_if_newer(latest, &reports) {
                 return;
             }
-            polls.push(poll(sentinel));
+            polls.push(poll((index, sentinel)));
         }
     }
 
@@ -140,26 +141,35 @@ impl Sentinels {
     }
 }
 
-/// Replaces the master that was reported last if the new report names another master and is not older. Returns `true`
-/// if it was replaced.
-fn replace_if_newer(latest: &mut Option<ReportedMaster>, reported: ReportedMaster) -> bool {
-    let is_newer = latest
-        .as_ref()
-        .is_none_or(|latest| reported.epoch >= latest.epoch && reported.address != latest.address);
-    if is_newer {
-        *latest = Some(reported);
+/// Replaces the master that was reported last by the newest of `reports`, which has one item for each Sentinel, `None`
+/// for a Sentinel that does not report a master. Returns `true` if the address has changed.
+///
+/// An older report is from a Sentinel that has missed a failover. But if most Sentinels have an older epoch, and none
+/// has the latest one, they have lost their state: epochs begin at 0 again.
+fn replace_if_newer(
+    latest: &mut Option<ReportedMaster>,
+    reports: &[Option<ReportedMaster>],
+) -> bool {
+    let reported = || reports.iter().flatten();
+    let Some(newest) = reported().max_by_key(|master| master.epoch) else { return false };
+    let is_older = latest.as_ref().is_some_and(|latest| newest.epoch < latest.epoch);
+    if is_older && 2 * reported().count() <= reports.len() {
+        return false;
     }
-    is_newer
+    let before = latest.replace(newest.clone());
+    before.is_none_or(|before| before.address != newest.address)
 }
 
-/// Queries a Sentinel for the master after [`MASTER_POLL_INTERVAL`]. Returns the Sentinel for the next query.
+/// Queries a Sentinel for the master after [`MASTER_POLL_INTERVAL`]. Returns the index of the Sentinel, and the Sentinel
+/// for the next query.
 async fn poll_sentinel<'s>(
+    index: usize,
     sentinel: &'s mut SentinelConnection,
     service: &str,
-) -> (&'s mut SentinelConnection, Option<ReportedMaster>) {
+) -> (usize, &'s mut SentinelConnection, Option<ReportedMaster>) {
     sleep(MASTER_POLL_INTERVAL).await;
     let master = sentinel.fetch_master(service).await;
-    (sentinel, master)
+    (index, sentinel, master)
 }
 
 /// Queries a server for its role. Returns `true` if the server considers itself a master.
@@ -214,4 +224,26 @@ fn parse_master_fields(response: &HashMap<String, String>) -> Option<ReportedMas
     let address =
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     Some(ReportedMaster { epoch: response.get("config-epoch")?.parse().ok()?, address })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(epoch: u64, address: &str) -> Option<ReportedMaster> {
+        Some(ReportedMaster { epoch, address: address.to_owned() })
+    }
+
+    #[test]
+    fn older_report_counts_only_if_most_sentinels_have_lost_their_epoch() {
+        let mut latest = None;
+        assert!(replace_if_newer(&mut latest, &[report(4, "a"), None, None]));
+        assert!(!replace_if_newer(&mut latest, &[report(5, "a"), report(4, "a"), None]));
+        assert!(!replace_if_newer(&mut latest, &[report(4, "b"), None, None]), "missed a failover");
+        assert!(!replace_if_newer(&mut latest, &[report(4, "b"), report(5, "a"), report(4, "b")]));
+        assert!(!replace_if_newer(&mut latest, &[None, None, None]));
+        assert_eq!(latest, report(5, "a"));
+        assert!(replace_if_newer(&mut latest, &[report(0, "b"), report(0, "b"), None]));
+        assert!(replace_if_newer(&mut latest, &[report(0, "b"), report(1, "c"), None]));
+    }
 }

@@ -90,7 +90,7 @@ impl ScriptOperation for CallRecordChange {
     fn decode(&self, bytes: &[u8]) -> Result<Option<ChargeOnceReply>, DecodeError> {
         match bytes {
             [STATUS_CARRIED_OUT] => Ok(None),
-            _ => self.head.decode_existing(bytes, self.hits).map(Some),
+            _ => self.head.decode_existing_record(bytes, self.hits).map(Some),
         }
     }
 }

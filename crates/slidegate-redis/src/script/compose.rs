@@ -18,9 +18,9 @@ const SLOT_HELPERS_LUA: &str = include_str!("../../lua/slots.lua");
 /// The driver that decides one hit whose state is a slot in a Redis value that several limits share.
 const DECIDE_HIT_IN_SLOT_LUA: &str = include_str!("../../lua/single_slot.lua");
 /// A function that finds the log of a limit in a Redis value that several limits share.
-const LOG_HELPERS_LUA: &str = include_str!("../../lua/logs.lua");
+const FIND_LOG_LUA: &str = include_str!("../../lua/logs.lua");
 /// A function that reads the entries of a log, for maintenance.
-const LOG_ENTRIES_LUA: &str = include_str!("../../lua/log_entries.lua");
+const READ_LOG_ENTRIES_LUA: &str = include_str!("../../lua/log_entries.lua");
 /// The driver that decides one hit whose state is a log in a Redis value that several limits share.
 const DECIDE_HIT_IN_LOG_LUA: &str = include_str!("../../lua/single_log.lua");
 /// The script that decides one hit whose state has its own Redis key. The scripts of the algorithms are inserted into
@@ -155,7 +155,7 @@ pub fn refund(set: AlgorithmSet) -> String {
 
 /// Composes the script that deletes counters.
 pub fn reset() -> String {
-    [COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, LOG_HELPERS_LUA, RESET_LUA].join("\n")
+    [COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, FIND_LOG_LUA, RESET_LUA].join("\n")
 }
 
 /// Composes the script that changes the record of a call.
@@ -180,9 +180,7 @@ fn parts_of_single_script(algorithm: &Algorithm) -> (String, &'static str) {
     let (helpers, driver): (&[&str], _) = match state_place(algorithm) {
         StatePlace::OwnKey => (&[COMMON_HELPERS_LUA, decide, ""], DECIDE_HIT_WITH_OWN_KEY_LUA),
         StatePlace::Slot => (&[COMMON_HELPERS_LUA, decide, ""], DECIDE_HIT_IN_SLOT_LUA),
-        StatePlace::Log => {
-            (&[COMMON_HELPERS_LUA, LOG_HELPERS_LUA, decide, ""], DECIDE_HIT_IN_LOG_LUA)
-        }
+        StatePlace::Log => (&[COMMON_HELPERS_LUA, FIND_LOG_LUA, decide, ""], DECIDE_HIT_IN_LOG_LUA),
     };
     (helpers.join("\n"), driver)
 }
@@ -261,9 +259,9 @@ fn compose_functions(set: AlgorithmSet, function: AlgorithmFunction) -> String {
     let mut text = SLOT_HELPERS_LUA.to_owned();
     text.push_str("local key_functions, slot_functions, log_functions = {}, {}, {}\n");
     if set.algorithms().any(|algorithm| state_place(&algorithm) == StatePlace::Log) {
-        text.push_str(LOG_HELPERS_LUA);
+        text.push_str(FIND_LOG_LUA);
         if function != AlgorithmFunction::Decide {
-            text.push_str(LOG_ENTRIES_LUA);
+            text.push_str(READ_LOG_ENTRIES_LUA);
         }
     }
     if function == AlgorithmFunction::Refund {

@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep};
 
 use super::RedisStoreInner;
 
-/// Maximum number of returns in the queue. A return releases the permit, or reverts the charges, of a dropped guard.
+/// Maximum number of reverts in the queue. A revert releases the permit, or reverts the charges, of a dropped guard.
 const MAX_QUEUED_REVERTS: usize = 10_000;
 
-/// Maximum number of returns that are sent concurrently. A return to a failed node of a Cluster then does not delay
-/// returns to other nodes.
+/// Maximum number of reverts that are sent concurrently. A revert in a failed node of a Cluster then does not delay
+/// reverts in other nodes.
 const MAX_CONCURRENT_REVERTS: usize = 64;
 
 /// Maximum time for which a failed return is attempted again, counted from its first attempt.
@@ -35,7 +35,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// A bounded queue of units to return to Redis. Its task ends when the store is dropped. Units that are still queued
 /// then stay charged until their windows end, or their permits expire.
 pub(super) struct RevertQueue {
-    returns: Sender<QueuedRevert>,
+    reverts: Sender<QueuedRevert>,
     dropped: AtomicU64,
     log: Arc<FailedRevertLog>,
 }
@@ -52,7 +52,7 @@ enum QueuedRevert {
 impl RevertQueue {
     /// Creates an empty queue, and starts its task.
     pub(super) fn start(store: &Arc<RedisStoreInner>) -> Self {
-        let (returns, mut receiver) = channel(MAX_QUEUED_REVERTS);
+        let (reverts, mut receiver) = channel(MAX_QUEUED_REVERTS);
         let log = Arc::<FailedRevertLog>::default();
         let (weak_store, task_log) = (Arc::downgrade(store), log.clone());
         let return_units =
@@ -60,7 +60,7 @@ impl RevertQueue {
         store.runtime.spawn(restart_on_panic(return_units, || {
             tracing::error!("the task that returns units to Redis panicked; it runs again");
         }));
-        Self { returns, dropped: AtomicU64::new(0), log }
+        Self { reverts, dropped: AtomicU64::new(0), log }
     }
 
     /// Adds the charges of a receipt. If the queue is full, they stay until their windows end or their permits expire.
@@ -78,7 +78,7 @@ impl RevertQueue {
     }
 
     fn push_one(&self, units: QueuedRevert) {
-        if let Err(error) = self.returns.try_send(units) {
+        if let Err(error) = self.reverts.try_send(units) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             self.log.warn(&error.into_inner(), "too many others wait to be returned");
         }
@@ -134,9 +134,11 @@ async fn revert_with_retries(
 
 impl QueuedRevert {
     /// Returns `true` if a further attempt after this error cannot return the units twice: because a permit has an id,
-    /// or because the failed attempt has changed nothing.
+    /// or because the failed attempt has changed nothing. A value of another program stops only the revert of its key.
     fn can_be_repeated_after(&self, error: &StoreError) -> bool {
-        matches!(self, Self::Permit(_)) || !error.may_have_charged()
+        let may_have_reverted =
+            error.may_have_charged() || error.keys_with_foreign_values().is_some();
+        matches!(self, Self::Permit(_)) || !may_have_reverted
     }
 }
 
@@ -230,6 +232,23 @@ mod tests {
 
         fn make_writer(&'a self) -> Self {
             self.clone()
+        }
+    }
+
+    #[test]
+    fn attempt_that_may_have_reverted_charges_is_not_repeated() {
+        let foreign = StoreError::Rejected {
+            class: slidegate::store::RejectionClass::ForeignValue,
+            message: "FOREIGN value not written by slidegate at key".to_owned(),
+        };
+        for (error, is_repeated) in [
+            (StoreError::Unavailable(String::new()), true),
+            (StoreError::TimedOut(String::new()), false),
+            (foreign, false),
+        ] {
+            let charges = QueuedRevert::Charges(Receipt::default());
+            assert_eq!(charges.can_be_repeated_after(&error), is_repeated, "{error}");
+            assert!(QueuedRevert::Permit(Receipt::default()).can_be_repeated_after(&error));
         }
     }
 

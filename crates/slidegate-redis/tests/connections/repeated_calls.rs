@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use slidegate::store::{
-    Adjustment, CallId, CallIdentity, CallSettlement, ChargeOnceResult, Hit, Key, PermitChange,
-    Receipt, Scope, SettleResult, Value,
+    Adjustment, CallId, CallIdentity, CallSettlement, ChargeOnceResult, ChargeWhen, Hit, Key,
+    PermitChange, Receipt, Scope, SettleResult, Value,
 };
 use slidegate::{Descriptor, Gate, Limit, Policy, Request, Store, StoreError};
 use slidegate_redis::{RedisSettings, RedisStore};
@@ -71,6 +71,22 @@ async fn call_with_id_survives_lost_reply_once() {
         assert_eq!(counter.used().await, 3 + 3 * nth);
     }
     assert!(!counter.store.is_breaker_open());
+}
+
+/// A denied call has no record by which its repetition would be found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_with_id_that_charges_denied_requests_is_not_repeated() {
+    let redis = Redis::start();
+    let proxy = Proxy::start(redis.port()).await;
+    let counter = Counter::open(&proxy.address(), LONG);
+    let hits = [Hit { charge: ChargeWhen::Always, ..counter.hit() }];
+    counter.store.charge_once_async(&hits, &identity(0)).await.unwrap();
+    for nth in 1..=repetitions(5) {
+        let identity = identity(nth);
+        let lost = lose_reply(&proxy, counter.store.charge_once_async(&hits, &identity)).await;
+        assert!(matches!(lost, Err(StoreError::ConnectionLost(_))), "{lost:?}");
+        assert_eq!(counter.used().await, 1 + nth);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

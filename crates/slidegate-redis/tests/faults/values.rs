@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate::store::{Adjustment, Edit, Hit, Key, Scope, Value};
+use slidegate::store::{Adjustment, CallId, CallIdentity, Edit, Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Limit, ManualClock, Store, StoreError, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
@@ -70,6 +70,10 @@ async fn wrong_redis_value_type_fails_only_its_key() {
                 fixture.store.peek_async(&[bad]).await.unwrap_err();
                 fixture.store.edit_async(&[bad], Edit::Refund).await.unwrap_err();
                 fixture.store.charge_many_async(&[&[good], &[bad]]).await.unwrap_err();
+                let identity =
+                    CallIdentity { id: CallId::unique(), request_digest: 7, ttl: MINUTE };
+                let error = fixture.store.charge_once_async(&[good, bad], &identity).await;
+                assert!(error.unwrap_err().keys_with_foreign_values().is_some());
             }
             assert!(!fixture.store.is_breaker_open(), "other keys are not affected");
             fixture.store.charge_async(&[good]).await.unwrap();
