@@ -60,7 +60,7 @@ impl<R> LayerConfig<R> {
     where
         R: Respond<ResBody>,
     {
-        match &*decision {
+        match decision {
             BackendDecision::Uncounted => {}
             BackendDecision::Malformed(detail) => {
                 let denial = Denial::from_malformed_request(head, detail);
@@ -74,7 +74,7 @@ impl<R> LayerConfig<R> {
                     return Err(self.new_denial_response(decision, head));
                 }
                 self.header_writer.set_header_values(decision, &mut admission.header_values);
-                if let Some(permit) = decision.permit() {
+                if let Some(permit) = decision.take_permit() {
                     admission.permit = Some(HeldPermit::new(self.backend.clone(), permit));
                 }
             }

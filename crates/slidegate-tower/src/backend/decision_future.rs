@@ -77,18 +77,17 @@ impl Drop for DecisionTask {
         let Some(handle) = self.handle.take() else { return };
         let (backend, on_drop) = (self.backend.clone(), self.on_drop);
         self.runtime.spawn(async move {
-            let Ok((_, BackendDecision::Counted(decision, context))) = handle.await else { return };
-            if !decision.is_allowed() {
+            let Ok((_, BackendDecision::Counted(mut decision, context))) = handle.await else {
                 return;
-            }
-            if on_drop == OnDrop::Keep {
-                if let Some(permit) = decision.permit() {
-                    backend.release(permit);
-                }
-                return;
+            };
+            if let Some(permit) = decision.take_permit() {
+                backend.release(permit);
             }
             let charge = PendingCharge { decision, context };
-            if let Some(future) = backend.settle(charge, Settlement::Revert) {
+            if on_drop == OnDrop::Revert
+                && charge.decision.is_allowed()
+                && let Some(future) = backend.settle(charge, Settlement::Revert)
+            {
                 future.await;
             }
         });

@@ -10,7 +10,7 @@ use axum::http::{Request, StatusCode};
 use axum::routing::get;
 use http_body::{Body as HttpBody, Frame};
 use slidegate::{Gate, Store};
-use slidegate_tower::{Attributes, RateLimitLayer, extract};
+use slidegate_tower::{Attributes, RateLimitLayer, Settlement, extract};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceExt};
@@ -165,6 +165,26 @@ async fn permit_of_dropped_call_is_released() {
             assert!(attempt < 500, "{fixture:?}: the permit was not released");
             sleep(Duration::from_millis(10)).await;
         }
+    });
+}
+
+/// A settlement follows the head of the response, and the permit its body.
+#[tokio::test]
+async fn permit_outlives_reverted_charge() {
+    let policy =
+        "rules: [{ name: a, per: [user], limits: [1/h, { concurrent: 1, permit_ttl: 1h }] }]";
+    let user = || Attributes::new().with("user", extract::header("x-user"));
+    let request = || Request::builder().header("x-user", "ann").body(Body::empty()).unwrap();
+    with_both_stores!(|fixture| {
+        let layer = RateLimitLayer::new(fixture.gate(policy), user());
+        let layer = layer.settle(|_| Settlement::Revert).hold_permits();
+        let service = layer.layer(tower::service_fn(async |_: Request<Body>| {
+            Ok::<_, std::convert::Infallible>(axum::response::Response::new(Body::from("part")))
+        }));
+        let first = service.clone().oneshot(request()).await.unwrap();
+        let second = service.clone().oneshot(request()).await.unwrap();
+        assert_eq!((first.status().as_u16(), second.status().as_u16()), (200, 429), "{fixture:?}");
+        assert_eq!(second.headers().get("retry-after"), None, "only the permit is missing");
     });
 }
 
