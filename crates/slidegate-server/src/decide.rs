@@ -173,7 +173,10 @@ impl Service {
         };
         self.check_attributes(&active.policy, call, &decision)?;
         let permit = match decision.permit() {
-            Some(permit) => self.seal_or_release_permit(call, permit)?,
+            Some(permit) => {
+                let is_repeated = decision.repeated_after().is_some();
+                self.seal_or_release_permit(call, permit, is_repeated)?
+            }
             None => None,
         };
         Ok(DecidedCall { decision, permit, reservation, reserved })

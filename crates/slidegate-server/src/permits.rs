@@ -7,6 +7,7 @@ pub mod token;
 use std::time::Duration;
 
 use slidegate::Permit;
+use slidegate::gate::ReservedCall;
 use slidegate::store::PermitChange;
 
 use self::metric::PermitResult;
@@ -22,6 +23,7 @@ impl Service {
         &self,
         call: &Call<'_>,
         permit: Permit,
+        is_repeated: bool,
     ) -> Result<Option<PermitToken>, CallError> {
         if !call.returns_permit {
             permit.release_later(&self.gate);
@@ -30,7 +32,9 @@ impl Service {
         let is_shared = matches!(self.store(), ServerStore::Redis(..)) && !permit.is_degraded();
         match self.tokens.seal_permit(&permit, is_shared) {
             Ok(text) => {
-                if let Some(metrics) = self.telemetry().metrics() {
+                if let Some(metrics) = self.telemetry().metrics()
+                    && !is_repeated
+                {
                     metrics.permits.on_granted(&permit);
                 }
                 Ok(Some(PermitToken { text, ttl: permit.ttl() }))
@@ -39,6 +43,15 @@ impl Service {
                 permit.release_later(&self.gate);
                 Err(error.into())
             }
+        }
+    }
+
+    /// Counts the release of the permit of a reservation, which has been cancelled and so has released it.
+    pub(crate) fn count_cancelled_permit(&self, call: &ReservedCall, is_degraded: bool) {
+        if let (Some(metrics), Some(permit)) =
+            (self.telemetry().metrics(), call.permit(is_degraded))
+        {
+            metrics.permits.on_released_or_renewed(&permit, PermitChange::Release, true);
         }
     }
 

@@ -55,7 +55,10 @@ impl Service {
         };
         match self.tokens.seal(&reservation) {
             Ok(text) => {
-                if let Some(open) = &self.open_reservations {
+                // A repetition opens nothing: its reservation is open already, or has been settled.
+                if let Some(open) = &self.open_reservations
+                    && repeated_after.is_none()
+                {
                     open.open(&reservation, WallClock.now());
                 }
                 Ok(Some(ReservationToken { text, ttl }))
@@ -78,10 +81,7 @@ impl Service {
     ) -> Option<u64> {
         let open = self.open_reservations.as_ref().filter(|_| !decision.is_degraded())?;
         let status = decision.binding()?;
-        let rule_match = status.find_match(matched)?;
-        let mut limits = rule_match.limits().iter().zip(rule_match.hits());
-        let (_, hit) = limits.find(|(limit, _)| limit.index() == status.limit_index())?;
-        let counter = self.store().counter_id(&hit)?;
+        let counter = self.store().counter_id(&status.find_hit(matched)?)?;
         let used = status.limit().capacity().saturating_add_signed(-status.outcome().free());
         // The result is at most the units in use, because reserved units that have left the window are settled without
         // effect.
@@ -129,7 +129,12 @@ impl Service {
             open.settle(call.id());
         }
         let (result, kind, detail) = match settled {
-            Ok(SettleResult::Settled) => return (SettlementResult::Settled, Ok(())),
+            Ok(SettleResult::Settled) => {
+                if actual.is_cancelled() {
+                    self.count_cancelled_permit(call, is_degraded);
+                }
+                return (SettlementResult::Settled, Ok(()));
+            }
             Ok(SettleResult::Repeated) => return (SettlementResult::Repeated, Ok(())),
             Ok(SettleResult::OtherValue) => (
                 SettlementResult::Conflict,

@@ -219,7 +219,10 @@ impl Telemetry {
             if let Some(collectors) = &self.collectors {
                 let counters = policy_metrics.limits.get(status.limit_index());
                 counters.inspect(|counters| counters.count(limit_result));
-                if let Some(list) = top_list_for_result(limit_result)
+                let list = top_list_for_result(limit_result);
+                // A joint limit does not observe: another one has admitted the request.
+                if let Some(list) =
+                    list.filter(|_| limit_result != LimitResult::Observed || status.is_observed())
                     && counted_lists.insert(status.match_index(), list)
                     && let Some(found) = status.find_match(matched_rules)
                 {

@@ -56,7 +56,7 @@ pub struct ServiceSettings {
     pub rejects_unused_names: bool,
     pub store: StoreSettings,
     pub expected_instances: NonZeroU32,
-    pub bounds: StoreBounds,
+    pub store_bounds: StoreBounds,
     /// Maximum memory of request bodies in bytes.
     pub max_buffered: usize,
     /// The key with which reservations are encrypted, or `None` to draw a random key.

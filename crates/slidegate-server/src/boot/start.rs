@@ -55,7 +55,7 @@ pub async fn start_service(
     for warning in &settings.warnings {
         warn!("{warning}");
     }
-    let bounds = settings.bounds;
+    let bounds = settings.store_bounds;
     let token_key = settings.token_key.map(String::into_bytes);
     let token_key = token_key.or_else(|| derive_token_key(&settings.store));
     let store_prefix = settings.store.key_prefix().to_owned();

@@ -65,7 +65,7 @@ const MAX_INSTANCE_CLOCK_SKEW: Duration = Duration::from_secs(10);
 pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
     let expected_instances = args.store.expected_instances;
     let ready_needs_store = args.store.ready_needs_store;
-    let bounds = StoreBounds {
+    let store_bounds = StoreBounds {
         max_keys: args.store.max_keys.get(),
         max_memory: args.store.max_memory,
         max_call_records: args.store.max_call_records.get(),
@@ -73,7 +73,7 @@ pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
     let warnings = find_warnings(&args);
     let token_key = args.store.token_key.as_ref().map(|key| key.0.clone());
     let token_key = read_secret(token_key, args.store.token_key_file.as_deref(), TOKEN_KEY_FLAGS)?;
-    let store = store_settings(args.store, args.cluster, bounds)?;
+    let store = store_settings(args.store, args.cluster, store_bounds)?;
     let policy_file =
         PolicyFile::read(args.policy_source.into_source(), store.limit_support_check())?;
     let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
@@ -98,7 +98,7 @@ pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
             rejects_unused_names: args.strict,
             store,
             expected_instances,
-            bounds,
+            store_bounds,
             max_buffered: args.connections.max_buffered,
             token_key,
             warnings,
@@ -106,7 +106,7 @@ pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
             wait_options: WaitOptions {
                 max_waiting: args.waiting.max_waiting,
                 max_waiting_per_key: args.waiting.max_waiting_per_key,
-                max_waiting_bytes: bounds.max_waiting_bytes(),
+                max_waiting_bytes: store_bounds.max_waiting_bytes(),
                 max_wait: args.waiting.max_wait,
                 ..WaitOptions::default()
             },

@@ -4,22 +4,17 @@ use std::io;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::RuntimeThread;
 use crate::background::BackgroundTasks;
 
-/// Maximum number of large calls that are handled at the same time. Further calls wait in the order of their arrival.
-/// The number is above 1, because a call may wait for the store.
-const MAX_CONCURRENT_LARGE_CALLS: usize = 4;
-
 /// The thread that handles large calls. Clones share it.
+///
+/// The number of calls is not bounded here, because a call may wait for capacity, and another one may settle the
+/// reservation for which it waits. The memory of their bodies is bounded.
 #[derive(Clone)]
-pub struct LargeCallThread {
-    thread: Arc<RuntimeThread>,
-    turns: Arc<Semaphore>,
-}
+pub struct LargeCallThread(Arc<RuntimeThread>);
 
 /// The error for a large call that panicked.
 #[derive(Clone, Copy, Debug, Error)]
@@ -29,8 +24,7 @@ pub struct LargeCallPanic;
 impl LargeCallThread {
     /// Starts the thread, which runs until the process ends.
     pub fn start(tasks: &BackgroundTasks) -> io::Result<Self> {
-        let thread = Arc::new(RuntimeThread::start_thread("large calls", tasks)?);
-        Ok(Self { thread, turns: Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE_CALLS)) })
+        Ok(Self(Arc::new(RuntimeThread::start_thread("large calls", tasks)?)))
     }
 
     /// Handles a call, and returns its result. If the returned future is dropped, because the client has disconnected,
@@ -39,9 +33,7 @@ impl LargeCallThread {
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        // Acquiring cannot fail, because the semaphore is never closed.
-        let _turn = self.turns.acquire().await;
-        AbortOnDropHandle::new(self.thread.spawn(call)).await.map_err(|_| LargeCallPanic)
+        AbortOnDropHandle::new(self.0.spawn(call)).await.map_err(|_| LargeCallPanic)
     }
 }
 
@@ -98,16 +90,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn further_calls_wait_for_their_turn() {
+    async fn waiting_calls_delay_no_other_call() {
         let calls = large_calls();
-        let mut handled: Vec<_> = (0..=MAX_CONCURRENT_LARGE_CALLS)
-            .map(|_| Box::pin(calls.handle(pending::<()>())))
-            .collect();
-        for call in &mut handled {
+        let mut waiting: Vec<_> =
+            (0..100).map(|_| Box::pin(calls.handle(pending::<()>()))).collect();
+        for call in &mut waiting {
             let _ = select(call, Box::pin(tokio::task::yield_now())).await;
         }
-        assert_eq!(calls.turns.available_permits(), 0);
-        handled.clear();
-        assert_eq!(calls.turns.available_permits(), MAX_CONCURRENT_LARGE_CALLS);
+        assert_eq!(calls.handle(async { 7 }).await.unwrap(), 7);
     }
 }

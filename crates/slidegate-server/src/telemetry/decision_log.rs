@@ -103,7 +103,7 @@ impl DenialLog {
             rule = rule_match.rule().name(),
             limit = status.id(),
             key = key.filter(|key| !key.is_empty()),
-            cost = rule_match.hits().next().map(|hit| hit.cost),
+            cost = status.find_hit(matched_rules).map(|hit| hit.cost),
             retry_after_ms = status.retry_after().map(ceil_millis),
             reset_after_ms = ceil_millis(status.reset_after()),
             observed = is_observed,

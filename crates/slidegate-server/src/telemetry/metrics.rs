@@ -340,13 +340,10 @@ impl ListenerMetrics {
         self.results[result as usize].inc();
     }
 
-    /// Records the duration of a request, and counts the request by its result. The result is `None` if the request was
-    /// cancelled.
-    pub fn record_request(&self, time: Duration, result: Option<RequestResult>) {
+    /// Records the duration of a request, and counts the request by its result.
+    pub fn record_request(&self, time: Duration, result: RequestResult) {
         self.durations.observe(time.as_secs_f64());
-        if let Some(result) = result {
-            self.count_result(result);
-        }
+        self.count_result(result);
     }
 }
 

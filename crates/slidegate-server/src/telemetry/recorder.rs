@@ -36,16 +36,6 @@ pub enum TraceHeaders<'h> {
     Forwarded(&'h HeaderMap),
 }
 
-/// A timer that records the elapsed time and the result of a request in the metrics when the timer is dropped.
-struct RequestTimer<'d> {
-    metrics: &'d ListenerMetrics,
-    started: Instant,
-    /// The time for which the request waited for capacity, which is not a part of the elapsed time.
-    wait_time: Duration,
-    /// The result of the request. `None` until the response is complete.
-    result: Option<RequestResult>,
-}
-
 impl RequestRecorder {
     /// Creates the recorder of a listener.
     pub fn new(telemetry: &Telemetry, kind: ListenerKind) -> Self {
@@ -54,7 +44,7 @@ impl RequestRecorder {
     }
 
     /// Runs `work`, which responds to a request, within the trace span of the request. Records the duration, the result
-    /// and the span. Must be called after the whole request has arrived, so that a slow client does not count as
+    /// and the span. A request that is cancelled has no response, and no duration. Must be called after the whole request has arrived, so that a slow client does not count as
     /// latency.
     ///
     /// The caller pins `work`, because a future that is passed by value would be stored twice.
@@ -64,15 +54,15 @@ impl RequestRecorder {
         headers: TraceHeaders<'_>,
         work: Pin<&mut impl Future<Output = R>>,
     ) -> R {
-        let mut timer = self.metrics.as_ref().map(RequestTimer::start);
+        let timed = self.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let span = self.tracer.as_deref().and_then(|tracer| headers.begin_span(tracer, span_name));
         let response = match &span {
             Some(span) => span.run(work).await,
             None => work.await,
         };
-        if let Some(timer) = &mut timer {
-            timer.wait_time = response.wait_time();
-            timer.result = Some(response.request_result());
+        if let Some((metrics, started)) = timed {
+            let time = started.elapsed().saturating_sub(response.wait_time());
+            metrics.record_request(time, response.request_result());
         }
         if let Some(span) = span {
             span.finish(response.request_result(), response.span_status_attribute());
@@ -95,19 +85,6 @@ impl TraceHeaders<'_> {
             Self::Forwarded(headers) => (headers, tracer.trusts_forwarded_traceparent()),
         };
         tracer.begin_decision_span(name, headers, is_trusted)
-    }
-}
-
-impl<'d> RequestTimer<'d> {
-    fn start(metrics: &'d ListenerMetrics) -> Self {
-        Self { metrics, started: Instant::now(), wait_time: Duration::ZERO, result: None }
-    }
-}
-
-impl Drop for RequestTimer<'_> {
-    fn drop(&mut self) {
-        let elapsed = self.started.elapsed().saturating_sub(self.wait_time);
-        self.metrics.record_request(elapsed, self.result);
     }
 }
 

@@ -154,8 +154,8 @@ impl ConnectionState {
             rate_limit.call(call).await
         };
         let Ok(response) = response;
-        if is_rejected_by_tonic(&response) {
-            recorder.count_rejected(RequestResult::Invalid);
+        if let Some(result) = result_of_uncounted_call(&response) {
+            recorder.count_rejected(result);
         }
         response
     }
@@ -177,15 +177,19 @@ fn status_of_body_error(error: &BodyError) -> Status {
     Status::new(code, error.to_string())
 }
 
+/// Returns the status of a call that panicked. gRPC has the code UNKNOWN for this.
 fn status_of_panic(panicked: LargeCallPanic) -> Status {
-    Status::internal(panicked.to_string())
+    Status::unknown(panicked.to_string())
 }
 
-/// Returns `true` if the status shows that the message of a call could not be read, so that it was not counted yet. The
-/// rate limit service counts all other calls, and its only error status is `INVALID_ARGUMENT`.
-fn is_rejected_by_tonic(response: &Response<Body>) -> bool {
-    Status::from_header_map(response.headers())
-        .is_some_and(|status| status.code() != tonic::Code::InvalidArgument)
+/// Returns the result of a call that was not counted yet: its message could not be read, or it panicked. The rate limit
+/// service counts all other calls, and its only error status is `INVALID_ARGUMENT`.
+fn result_of_uncounted_call(response: &Response<Body>) -> Option<RequestResult> {
+    match Status::from_header_map(response.headers())?.code() {
+        tonic::Code::InvalidArgument => None,
+        tonic::Code::Unknown => Some(RequestResult::Error),
+        _ => Some(RequestResult::Invalid),
+    }
 }
 
 /// Responds to a call of a method that the listener does not have.

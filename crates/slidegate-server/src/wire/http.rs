@@ -258,7 +258,11 @@ impl HttpService {
                     owned.respond_and_record(endpoint, &head, &body.bytes, peer).await
                 };
                 let response = Box::pin(state.large_calls.handle(call)).await;
-                response.unwrap_or_else(|panicked| Err(HttpProblem::internal(panicked)))
+                response.unwrap_or_else(|panicked| {
+                    let problem = HttpProblem::internal(panicked);
+                    state.recorder.count_rejected(problem.result());
+                    Err(problem)
+                })
             }
             Ok(body) => state.respond_and_record(endpoint, &head, &body.bytes, peer).await,
             Err(problem) => {

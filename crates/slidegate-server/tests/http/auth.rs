@@ -217,6 +217,19 @@ fn long_or_non_utf8_headers_have_separate_counters() {
     }
 }
 
+/// A part of the URI that `path` does not have must not make another counter, whatever its bytes are.
+#[test]
+fn non_utf8_bytes_outside_of_path_do_not_evade_limit() {
+    let policy = "rules: [{ name: login, when: { path: /login }, per: [path], limits: [1/h] }]";
+    let server = Server::start(policy);
+    let client = Client::new(&server);
+    let statuses = [&b"/login"[..], b"/login?\xff", b"/login?\xfe", b"/\xff/../login"].map(|uri| {
+        let request = Request::get("/v1/auth").header("x-forwarded-uri", uri);
+        client.send(request.body(Vec::new()).unwrap()).status
+    });
+    assert_eq!(statuses, [200, 429, 429, 429]);
+}
+
 #[test]
 fn empty_header_counts_as_missing() {
     let server = Server::start(PER_API_KEY_POLICY);

@@ -146,6 +146,22 @@ fn settlements_answer_waiting_calls() {
     assert_eq!((status, &response["remaining"]), (200, &json!(1)), "charged once");
 }
 
+/// Large calls share a thread, and one of them may be the settlement for which the others wait.
+#[test]
+fn waiting_large_calls_do_not_delay_other_large_calls() {
+    let policy = "rules: [{ name: a, per: [client], limits: [1/5m] }]";
+    let server = Server::start_with_admin(policy, &["--max-wait", "10m"]);
+    let client = Client::new(&server);
+    let body = |name: &str, wait_ms: u64| {
+        json!({ "attributes": { "client": name.repeat(20_000) }, "wait_ms": wait_ms }).to_string()
+    };
+    assert_eq!(client.post("/v1/check", body("a", 0)).status, 200);
+    let _waiting = [(); 10].map(|()| send_body(&server, &body("a", 600_000)));
+    wait_for_waiting_calls(&server, 10);
+    assert_eq!(client.post("/v1/check", body("b", 0)).status, 200);
+    wait_for_waiting_calls(&server, 10);
+}
+
 #[test]
 fn call_that_does_not_fit_in_time_is_denied_immediately() {
     let server = Server::start("rules: [{ name: all, limits: [1/h], algorithm: sliding_log }]");
@@ -173,6 +189,8 @@ fn disconnecting_client_leaves_queue_and_charges_nothing() {
     assert!(started.elapsed() < SHORT, "{:?}", started.elapsed());
     assert_eq!(metric(&server, "slidegate_waits_total{result=\"cancelled\"}"), 1.0);
     assert_eq!(metric(&server, "slidegate_waiting_calls"), 0.0);
+    let responses = "slidegate_request_seconds_count{protocol=\"http\"}";
+    assert_eq!(metric(&server, responses), 2.0, "a cancelled call has no response");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::decide::error::CallError;
 use crate::render::{ResponseRenderer, with_request_result};
 use crate::telemetry::recorder::{RequestRecorder, TraceHeaders};
 use crate::telemetry::results::{ClassifyResponse, RequestResult, ResponseWithResult};
+use crate::wire::grpc::status_of_panic;
 use crate::wire::rls::{
     ParsedMessage, RateLimitRequest, RateLimitResponse, RateLimitService, build_response,
 };
@@ -67,7 +68,7 @@ impl RateLimitService for RateLimitGrpcService {
         let response = self.caller.clone().respond_and_record(metadata.into_headers(), message);
         if is_large {
             let response = Box::pin(self.large_calls.handle(response)).await;
-            response.unwrap_or_else(|panicked| Err(Status::internal(panicked.to_string())))
+            response.unwrap_or_else(|panicked| Err(status_of_panic(panicked)))
         } else {
             response.await
         }

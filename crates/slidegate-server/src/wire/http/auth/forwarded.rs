@@ -30,7 +30,8 @@ struct ForwardedAttribute<'h> {
     name: &'h str,
     /// The value, with a replacement character for each sequence that is not UTF-8.
     text: Cow<'h, str>,
-    /// The original bytes of a value that is not UTF-8. `None` for all other values.
+    /// The original bytes of a value that is not UTF-8, which distinguish the counters of such values. `None` for all
+    /// other values, and for `path`: its bytes have the query and other spellings, which a client could vary.
     bytes: Option<&'h [u8]>,
 }
 
@@ -94,7 +95,7 @@ impl<'h> ForwardedRequest<'h> {
 impl<'h> ForwardedAttribute<'h> {
     fn new(name: &'h str, bytes: &'h [u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
-        let bytes = matches!(text, Cow::Owned(_)).then_some(bytes);
+        let bytes = (name != "path" && matches!(text, Cow::Owned(_))).then_some(bytes);
         let text = match (name, text) {
             ("path", Cow::Borrowed(uri)) => normalize_path(uri),
             ("path", Cow::Owned(uri)) => Cow::Owned(normalize_path(&uri).into_owned()),
