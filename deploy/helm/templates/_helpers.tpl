@@ -38,10 +38,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* The flags of `slidegate serve` that depend on other values, without the flags that contain secrets. */}}
 {{- define "slidegate.settings" -}}
-http: 0.0.0.0:8080
-grpc: 0.0.0.0:8081
+{{- $any := .Values.ipv6 | ternary "[::]" "0.0.0.0" }}
+http: {{ printf "%s:8080" $any | quote }}
+grpc: {{ printf "%s:8081" $any | quote }}
 # Prometheus reads this port. The network policy blocks other clients.
-admin: 0.0.0.0:6070
+admin: {{ printf "%s:6070" $any | quote }}
 {{- if .Values.envoy.ratelimitConfig }}
 ratelimit-config: /etc/slidegate
 {{- else }}
@@ -52,7 +53,7 @@ policy: /etc/slidegate/policy.yaml
 expected-instances: {{ .Values.autoscaling.enabled | ternary .Values.autoscaling.maxReplicas .Values.replicaCount | quote }}
 {{- else if eq .Values.store "cluster" }}
 store: cluster://
-cluster-listen: $(POD_IP):7946
+cluster-listen: {{ .Values.ipv6 | ternary "[$(POD_IP)]:7946" "$(POD_IP):7946" | quote }}
 # A container that restarts in the same pod is the same node.
 cluster-node-name: $(POD_NAME)
 cluster-seeds: {{ include "slidegate.fullname" . }}-nodes:7946
@@ -61,6 +62,8 @@ cluster-tls-cert: /etc/slidegate-cluster/tls.crt
 cluster-tls-key: /etc/slidegate-cluster/tls.key
 cluster-tls-ca: /etc/slidegate-cluster/ca.crt
 cluster-secret-file: /etc/slidegate-cluster/secret
+{{- else }}
+cluster-key-file: /etc/slidegate-cluster/key
 {{- end }}
 {{- end }}
 {{- end }}

@@ -2,12 +2,15 @@
 
 use serde_json::json;
 
-use crate::deploy::helm::render_objects;
+use crate::deploy::helm::{render_objects, render_objects_with};
 use crate::deploy::kubernetes::{
     POD_NAME, Pod, container_variable, find_element_by_name, find_object, peers_of_port,
     pod_container, pod_template,
 };
 use crate::deploy::{expect_string, read_project_file};
+
+/// The folder of the secret in a pod.
+pub const POD_FOLDER: &str = "/etc/slidegate-cluster";
 
 #[test]
 fn only_slidegate_pods_reach_cluster_port() {
@@ -50,11 +53,35 @@ fn variables_refer_only_to_earlier_variables() {
 #[test]
 fn guide_creates_secret_of_cluster() {
     let objects = render_objects("cluster");
-    let key = find_element_by_name(&pod_container(&objects)["env"], "SLIDEGATE_CLUSTER_KEY");
-    let key = &key["valueFrom"]["secretKeyRef"];
-    let (name, field) = (expect_string(&key["name"]), expect_string(&key["key"]));
+    let volume = find_element_by_name(&pod_template(&objects)["spec"]["volumes"], "cluster");
+    let name = expect_string(&volume["projected"]["sources"][0]["secret"]["name"]);
+    let file = container_variable(&objects, "SLIDEGATE_CLUSTER_KEY_FILE");
+    let field = file.strip_prefix(&format!("{POD_FOLDER}/")).unwrap();
     let create = format!("secret generic {name} --from-literal={field}=");
     assert!(read_project_file("docs/how-to/run-three-nodes.md").contains(&create), "{create}");
+}
+
+/// The field `key` may have two keys during a change, and a further field the old one.
+#[test]
+fn every_field_of_secret_is_file() {
+    let objects = render_objects("cluster");
+    let volume = find_element_by_name(&pod_template(&objects)["spec"]["volumes"], "cluster");
+    assert!(volume["projected"]["sources"][0]["secret"]["items"].is_null(), "{volume}");
+    let mount = find_element_by_name(&pod_container(&objects)["volumeMounts"], "cluster");
+    assert_eq!(mount["mountPath"], POD_FOLDER);
+}
+
+#[test]
+fn ipv6_pods_listen_on_ipv6_addresses() {
+    let objects = render_objects_with("cluster", "ipv6=true");
+    for (variable, address) in [
+        ("SLIDEGATE_HTTP", "[::]:8080"),
+        ("SLIDEGATE_GRPC", "[::]:8081"),
+        ("SLIDEGATE_ADMIN", "[::]:6070"),
+        ("SLIDEGATE_CLUSTER_LISTEN", "[$(POD_IP)]:7946"),
+    ] {
+        assert_eq!(container_variable(&objects, variable), address);
+    }
 }
 
 /// Asserts that the server of a pod is a node of a cluster with the name of the pod.
@@ -70,8 +97,7 @@ pub const LOCAL_SEED: (&str, &str) = ("SLIDEGATE_CLUSTER_SEEDS", "localhost:7946
 #[test]
 fn server_with_pod_settings_runs_as_cluster_node() {
     let objects = render_objects("cluster");
-    let key = ("SLIDEGATE_CLUSTER_KEY", "as `openssl rand -hex 32` prints");
-    assert_is_cluster_node(&Pod::start(&objects, &[key, LOCAL_SEED], &[]));
+    let key = (format!("{POD_FOLDER}/key"), "as `openssl rand -hex 32` prints".to_owned());
+    assert_is_cluster_node(&Pod::start(&objects, &[LOCAL_SEED], &[(key.0.as_str(), key.1)]));
     assert_eq!(find_object(&objects, "Deployment", "slidegate")["spec"]["replicas"], 3);
-    assert!(pod_template(&objects)["spec"]["volumes"][1].is_null(), "no certificates");
 }

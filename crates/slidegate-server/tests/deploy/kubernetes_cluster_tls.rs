@@ -9,11 +9,8 @@ use crate::deploy::helm::{render_objects, render_objects_with};
 use crate::deploy::kubernetes::{
     Pod, container_variable, find_element_by_name, find_object, pod_container, pod_template,
 };
-use crate::deploy::kubernetes_cluster::{LOCAL_SEED, assert_is_cluster_node};
+use crate::deploy::kubernetes_cluster::{LOCAL_SEED, POD_FOLDER, assert_is_cluster_node};
 use crate::deploy::{array_elements, expect_string, run_command};
-
-/// The folder of the certificates in a pod.
-const POD_FOLDER: &str = "/etc/slidegate-cluster";
 
 /// Returns the object of cert-manager to which a reference with a kind and a name refers.
 fn find_referenced<'a>(objects: &'a [Value], reference: &Value) -> &'a Value {
@@ -67,10 +64,10 @@ fn pod_mounts_certificates_and_secret_for_its_group() {
     assert_eq!(mount["mountPath"], POD_FOLDER);
     // The secret is the same as in a cluster with a key.
     let with_key = render_objects("cluster");
-    let key = find_element_by_name(&pod_container(&with_key)["env"], "SLIDEGATE_CLUSTER_KEY");
-    let key = &key["valueFrom"]["secretKeyRef"];
+    let volume = find_element_by_name(&pod_template(&with_key)["spec"]["volumes"], "cluster");
+    let [key] = array_elements(&volume["projected"]["sources"]) else { panic!("{volume}") };
     let [item] = array_elements(&secret["secret"]["items"]) else { panic!("one item: {secret}") };
-    assert_eq!((&secret["secret"]["name"], &item["key"]), (&key["name"], &key["key"]));
+    assert_eq!((&secret["secret"]["name"], &item["key"]), (&key["secret"]["name"], &json!("key")));
     // The files that cert-manager writes, and the secret.
     for (variable, file) in [
         ("SLIDEGATE_CLUSTER_TLS_CERT", "tls.crt"),
@@ -81,7 +78,7 @@ fn pod_mounts_certificates_and_secret_for_its_group() {
         assert_eq!(container_variable(&objects, variable), format!("{POD_FOLDER}/{file}"));
     }
     let mut variables = array_elements(&container["env"]).iter();
-    assert!(variables.all(|variable| variable["name"] != "SLIDEGATE_CLUSTER_KEY"));
+    assert!(variables.all(|variable| variable["name"] != "SLIDEGATE_CLUSTER_KEY_FILE"));
 }
 
 #[test]

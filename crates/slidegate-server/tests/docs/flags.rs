@@ -24,6 +24,8 @@ const FLAGS_OF_OTHER_PROGRAMS: &[&str] = &[
     "--set",
     "--set-file",
     "--skip-tests",
+    "--no-index",
+    "--find-links",
     "--config",
     "--eval",
     "--interface",
