@@ -200,11 +200,17 @@ impl ReplicationEngine {
             }
             peer.is_settled = roster.is_settled;
         }
-        for RosterEntry { incarnation, name, has_left } in roster.entries {
-            if has_left && incarnation != self.local_node.incarnation {
+        let (departed, members): (Vec<_>, Vec<_>) =
+            roster.entries.into_iter().partition(|entry| entry.has_left);
+        // First, because a member may have replaced a newer incarnation with its name.
+        for RosterEntry { incarnation, name, .. } in departed {
+            if incarnation != self.local_node.incarnation {
                 self.on_member_left(incarnation, now);
                 self.departed.insert(incarnation, &name, false);
-            } else if !has_left && self.peers.len() < MAX_MEMBERS {
+            }
+        }
+        for RosterEntry { incarnation, name, .. } in members {
+            if self.peers.len() < MAX_MEMBERS {
                 let node = NodeInfo { incarnation, name: (*name).into(), address: None };
                 self.add_member(&node, Some(now), now);
             }

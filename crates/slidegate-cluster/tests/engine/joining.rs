@@ -209,6 +209,27 @@ fn restarted_node_replaces_its_previous_incarnation() {
     assert!(cluster.peer_status(1, 3).is_none() && cluster.peer_status(1, 13).is_some());
 }
 
+/// The clock of a node was set back between its two starts, and the others notice the restart one after the other.
+#[test]
+fn roster_with_older_incarnation_replaces_newer_one() {
+    let mut cluster = TestCluster::with_nodes(2);
+    cluster.start_node(13, "c");
+    cluster.set_all_live();
+    cluster.synchronize();
+    cluster.kill_node(13);
+    cluster.start_node(3, "c");
+    cluster.set_live_peers(1, &[2]);
+    cluster.set_live_peers(3, &[2]);
+    cluster.set_departed_peer(2, 13, &[1, 3]);
+    cluster.synchronize();
+    cluster.set_departed_peer(1, 13, &[2, 3]);
+    cluster.synchronize();
+    for node in [1, 2] {
+        assert!(cluster.peer_status(node, 13).is_none(), "{node}");
+        assert!(cluster.peer_status(node, 3).is_some(), "{node}");
+    }
+}
+
 #[test]
 fn departed_member_need_not_acknowledge() {
     let mut cluster = TestCluster::with_nodes(3);
