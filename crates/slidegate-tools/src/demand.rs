@@ -37,10 +37,12 @@ struct ClientDemand {
 }
 
 impl Demand {
-    /// Records one request of a client. `client` is the hash of its key.
-    pub fn record(&mut self, client: u64, at: Timestamp) {
+    /// Records one request of a client. `client` is the hash of its key. A request counts the units that its rule states,
+    /// and one unit if the rule states no number.
+    pub fn record(&mut self, client: u64, at: Timestamp, cost: u64) {
         let now_us = at.as_micros();
-        self.get_or_create_client_demand(client).add_request_of_client(now_us);
+        let units = u32::try_from(cost.max(1)).unwrap_or(u32::MAX);
+        self.get_or_create_client_demand(client).add_request_of_client(now_us, units);
         self.requests_since_cleanup += 1;
         let is_cleanup_due =
             now_us.saturating_sub(self.last_cleanup_at_us) > MIN_TIME_BETWEEN_CLEANUPS_US;
@@ -79,8 +81,8 @@ impl Demand {
 }
 
 impl ClientDemand {
-    fn add_request_of_client(&mut self, now_us: u64) {
-        let units = self.recent.add(now_us, 1, &WINDOW_LENGTHS_US);
+    fn add_request_of_client(&mut self, now_us: u64, units: u32) {
+        let units = self.recent.add(now_us, units, &WINDOW_LENGTHS_US);
         for (peak, units) in self.peaks.iter_mut().zip(units) {
             *peak = units.max(*peak);
         }
@@ -101,7 +103,7 @@ mod tests {
             let (mut demand, mut now, mut requests) = (Demand::default(), 0, vec![vec![]; 3]);
             for (client, step) in steps {
                 now += step;
-                demand.record(client, Timestamp::from_secs(now));
+                demand.record(client, Timestamp::from_secs(now), 1);
                 requests[client as usize].push(now * 1_000_000);
             }
             for (index, window) in WINDOW_LENGTHS_US.into_iter().enumerate() {
@@ -122,8 +124,9 @@ mod tests {
     fn idle_client_keeps_only_peak_request_counts() {
         let mut demand = Demand::default();
         for day in 0..100 {
-            (0..100)
-                .for_each(|second| demand.record(day, Timestamp::from_secs(day * 86_400 + second)));
+            (0..100).for_each(|second| {
+                demand.record(day, Timestamp::from_secs(day * 86_400 + second), 1)
+            });
         }
         let logs = demand.clients.iter().filter(|client| client.recent.entry_count() > 0).count();
         assert!(logs < 30, "{logs}");

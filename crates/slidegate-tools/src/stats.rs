@@ -165,11 +165,13 @@ enum LimitFit {
 }
 
 impl LimitFit {
-    fn from_status(status: &LimitStatus<'_>) -> Self {
+    /// `allowed` is the decision about the request. A joint limit denies only if no other joint limit fits.
+    fn from_status(status: &LimitStatus<'_>, allowed: bool) -> Self {
         match (status.fits(), status.veto()) {
             (true, _) => Self::Yes,
-            (false, Veto::Alone | Veto::Jointly) => Self::Denied,
             (false, Veto::Never) => Self::Observed,
+            (false, Veto::Jointly) if allowed => Self::Observed,
+            (false, Veto::Alone | Veto::Jointly) => Self::Denied,
         }
     }
 }
@@ -203,7 +205,7 @@ impl RuleStats {
         let (mut fit, mut has_capacity, mut is_blocked) = (LimitFit::Yes, true, false);
         for status in statuses {
             is_blocked |= status.rule_limit().is_block_limit();
-            fit = fit.max(LimitFit::from_status(&status));
+            fit = fit.max(LimitFit::from_status(&status, request.allowed));
             has_capacity &= self
                 .get_or_create_limit_stats(status.rule_limit())
                 .record_limit_result(&status, request);
@@ -216,7 +218,7 @@ impl RuleStats {
                 self.deviation.record(fit == LimitFit::Yes, has_capacity);
             }
             if let Some(demand) = &mut self.demand {
-                demand.record(key, request.at);
+                demand.record(key, request.at, request.cost);
             }
         }
         fit
@@ -250,7 +252,7 @@ impl LimitStats {
     fn record_limit_result(&mut self, status: &LimitStatus<'_>, request: DecidedRequest) -> bool {
         let DecidedRequest { at, allowed, key, cost, required } = request;
         let fits = status.fits();
-        self.counts.count_request(allowed, LimitFit::from_status(status));
+        self.counts.count_request(allowed, LimitFit::from_status(status, allowed));
         // The count of a calendar period is exact. It cannot be compared with a log of a sliding window.
         if status.limit().calendar_periods().is_some() {
             return fits;

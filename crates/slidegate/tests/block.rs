@@ -131,6 +131,21 @@ fn report_and_refund_neither_start_nor_end_block() {
     assert_eq!(login.attempt("192.0.2.7").0, Some(Reason::Blocked));
     let _ = login.gate.check(&Request::new("default", descriptor().as_refund()));
     assert_eq!(login.attempt("192.0.2.7").0, Some(Reason::Blocked));
+    login.gate.refund(&request);
+    assert_eq!(login.attempt("192.0.2.7").0, Some(Reason::Blocked));
+    login.gate.reset(&request);
+    assert_eq!(login.attempt("192.0.2.7").0, None);
+}
+
+#[test]
+fn block_is_not_binding_beside_limit_on_requests_in_flight() {
+    let login = Login::with_rule(
+        "{ name: login, per: [ip], limits: [{ name: in-flight, concurrent: 2, permit_ttl: 60s }], block: 10m }",
+    );
+    let request = Request::new("default", Descriptor::new([("ip", "192.0.2.7")]));
+    let decision = login.gate.check(&request);
+    let binding = decision.binding().unwrap();
+    assert_eq!((binding.id(), binding.remaining()), ("in-flight", 1));
 }
 
 #[test]

@@ -321,6 +321,17 @@ rules:
 }
 
 #[test]
+fn requested_limit_beside_limit_on_requests_in_flight_counts_rate() {
+    let gate = new_test_gate(
+        "rules: [{ name: a, per: [a], limits: [{ concurrent: 2, permit_ttl: 60s }, 100/min] }]",
+    );
+    let descriptor = new_exact_descriptor(&[("a", "1")]).with_limit(parse_quota("9/min"));
+    let decision = gate.check(&new_request([descriptor]));
+    let limit = decision.limits().next().unwrap().limit();
+    assert_eq!((limit.algorithm().name(), limit.quota().max()), ("sliding_window", 9));
+}
+
+#[test]
 fn requested_fixed_window_is_aligned_to_clock() {
     let gate = new_test_gate("rules: [{ name: own, limits: requested, algorithm: fixed_window }]");
     let with_limit = new_exact_descriptor(&[("x", "1")]).with_limit(parse_quota("9/min"));

@@ -28,6 +28,43 @@ fn as_usize(value: &Value) -> usize {
     value.as_u64().unwrap() as usize
 }
 
+/// Returns the report about requests of one client in the same second.
+fn report_of_requests_at_once(test: &str, requests: usize, policy: &str, flags: &[&str]) -> Value {
+    let files = ReplayFiles::new(test);
+    files.write_file("own.yaml", policy);
+    let request = AccessLogRequest {
+        at: START_UNIX_SECONDS,
+        ip: "203.0.113.1".into(),
+        method: "GET",
+        path: "/".into(),
+    };
+    files.write_file("access.log", request.to_access_log_line().repeat(requests));
+    let arguments = [&["--policy", "own.yaml", "--json"], flags, &["access.log"]].concat();
+    serde_json::from_str(&expect_successful_stdout(files.run_replay(&arguments, b""))).unwrap()
+}
+
+#[test]
+fn suggested_limits_are_in_units_of_rule() {
+    let policy = "rules: [{ name: a, per: [ip], cost: 5, limits: [10000/min] }]";
+    let flags = ["--suggest", "--headroom", "0%"];
+    let report = report_of_requests_at_once("units", 20, policy, &flags);
+    assert_eq!(report["suggestions"]["rules"][0]["windows"][0]["choices"][0]["max"], 100);
+}
+
+/// A joint limit that is exceeded does not deny if another one fits.
+#[test]
+fn joint_rule_denies_only_denied_requests() {
+    let policy = "rules:
+  - { name: own, per: [ip], limits: [1/h], mode: jointly }
+  - { name: team, per: [method], limits: [100/h], mode: jointly }";
+    let report = report_of_requests_at_once("joint", 2, policy, &[]);
+    let own = &report["rules"][0];
+    assert_eq!(
+        (&report["denied"], &own["denied"], &own["observed"]),
+        (&json!(0), &json!(0), &json!(1))
+    );
+}
+
 /// Each connection of a client has another port.
 #[test]
 fn client_with_many_ports_is_one_client() {

@@ -224,8 +224,11 @@ fn find_binding_of_several_hits(
         let fitting = with_veto(Veto::Jointly).filter(|(_, (_, outcome))| outcome.fits());
         let most =
             fitting.reduce(|most, next| if is_tighter(most.1, next.1) { next } else { most });
-        let candidates = with_veto(Veto::Alone).chain(most);
-        candidates.reduce(|least, next| if is_tighter(next.1, least.1) { next } else { least })
+        // A block says nothing about the limits of a request that it does not deny.
+        let alone = with_veto(Veto::Alone).filter(|(_, (hit, _))| hit.charge.block().is_none());
+        alone
+            .chain(most)
+            .reduce(|least, next| if is_tighter(next.1, least.1) { next } else { least })
     } else {
         let has_fitting = with_veto(Veto::Jointly).any(|(_, (_, outcome))| outcome.fits());
         let joint = with_veto(Veto::Jointly).filter(|_| !has_fitting);

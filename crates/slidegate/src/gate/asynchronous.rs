@@ -199,7 +199,9 @@ impl<S: Store> Gate<S> {
         let policy = self.policy.load();
         self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
-        let hits: Vec<Hit<'_>> = matched.hits().collect();
+        // Only a reset ends a block.
+        let is_edited = |hit: &Hit<'_>| edit == Edit::Reset || hit.charge.block().is_none();
+        let hits: Vec<Hit<'_>> = matched.hits().filter(is_edited).collect();
         self.notify_fallback_on_success(self.store.edit_async(&hits, edit).await)?;
         self.wait_queues.wake_for_hits(&self.store, hits);
         Ok(())

@@ -170,15 +170,15 @@ impl Rule {
     }
 
     /// Creates the limit that enforces the quota in a descriptor. `replaced` contains the limits of the rule that the
-    /// new limit replaces. The new limit has the algorithm of the first of them. If a replaced limit has the same
-    /// window and algorithm as the new limit, both use the same counter.
+    /// new limit replaces. The new limit has the algorithm of the first of them that counts a rate. If a replaced limit
+    /// has the same window and algorithm as the new limit, both use the same counter.
     fn new_requested_limit(
         &self,
         quota: Quota,
         replaced: &[RuleLimit],
         names: &[&str],
     ) -> Arc<RuleLimit> {
-        let first = replaced.first();
+        let first = replaced.iter().find(|limit| !limit.limit.is_concurrent());
         let algorithm = match first.map_or(self.algorithm, |first| first.limit.algorithm()) {
             // No limit of the rule is replaced: windows follow the clock, as the sender of the limit assumes.
             Algorithm::FixedWindow { .. } if first.is_none() => {

@@ -214,8 +214,10 @@ fn to_policy_values(attribute: &str, condition: ValueCondition) -> Result<ValueC
         if attribute == "ip" && !is_address(value.as_str()) {
             return Err(format!("`{value}` is not an address"));
         }
-        if attribute == "method" {
-            value.make_ascii_uppercase();
+        match attribute {
+            "method" => value.make_ascii_uppercase(),
+            "host" => value.make_ascii_lowercase(),
+            _ => {}
         }
     }
     Ok(ValueCondition { values, is_negated })
