@@ -46,12 +46,11 @@ impl Service {
         }
     }
 
-    /// Counts the release of the permit of a reservation, which has been cancelled and so has released it.
+    /// Counts the release of the permit of a reservation, which was cancelled and so has released it.
     pub(crate) fn count_cancelled_permit(&self, call: &ReservedCall, is_degraded: bool) {
-        if let (Some(metrics), Some(permit)) =
-            (self.telemetry().metrics(), call.permit(is_degraded))
-        {
-            metrics.permits.on_released_or_renewed(&permit, PermitChange::Release, true);
+        let permit = call.permit(is_degraded);
+        if let (Some(metrics), Some(permit)) = (self.telemetry().metrics(), permit) {
+            metrics.permits.on_cancelled(&permit);
         }
     }
 

@@ -37,8 +37,8 @@ struct ClientDemand {
 }
 
 impl Demand {
-    /// Records one request of a client. `client` is the hash of its key. A request counts the units that its rule states,
-    /// and one unit if the rule states no number.
+    /// Records one request of a client. `client` is the hash of its key. A request counts the units that its rule
+    /// states, and one unit if the rule states no number.
     pub fn record(&mut self, client: u64, at: Timestamp, cost: u64) {
         let now_us = at.as_micros();
         let units = u32::try_from(cost.max(1)).unwrap_or(u32::MAX);

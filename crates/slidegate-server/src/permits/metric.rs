@@ -102,10 +102,10 @@ impl TrackedPermits {
         }
     }
 
-    fn remove(&mut self, id: u64) {
-        if let Some(expires_at) = self.expiries.remove(&id) {
-            self.by_expiry.remove(&(expires_at, id));
-        }
+    /// Removes a permit. Returns whether it was tracked.
+    fn remove(&mut self, id: u64) -> bool {
+        let expires_at = self.expiries.remove(&id);
+        expires_at.is_some_and(|expires_at| self.by_expiry.remove(&(expires_at, id)))
     }
 
     /// Removes the permits that have expired, and returns their number.
@@ -169,7 +169,16 @@ impl PermitMetrics {
             // A permit that was no longer live stays tracked, because it may expire here a moment later than in the
             // store.
             _ if !was_live => {}
-            _ => self.tracked.lock().remove(hash_permit(permit)),
+            _ => {
+                self.tracked.lock().remove(hash_permit(permit));
+            }
+        }
+    }
+
+    /// Counts the release of the permit of a reservation that was cancelled, unless the permit had ended before.
+    pub fn on_cancelled(&self, permit: &Permit) {
+        if self.tracked.lock().remove(hash_permit(permit)) {
+            self.count(PermitResult::Released);
         }
     }
 

@@ -44,8 +44,8 @@ impl RequestRecorder {
     }
 
     /// Runs `work`, which responds to a request, within the trace span of the request. Records the duration, the result
-    /// and the span. A request that is cancelled has no response, and no duration. Must be called after the whole request has arrived, so that a slow client does not count as
-    /// latency.
+    /// and the span. A cancelled request has no response, and no duration. Must be called after the whole request has
+    /// arrived, so that a slow client does not count as latency.
     ///
     /// The caller pins `work`, because a future that is passed by value would be stored twice.
     pub async fn record<R: ClassifyResponse>(

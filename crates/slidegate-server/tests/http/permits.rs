@@ -9,6 +9,7 @@ use ureq::http::Request;
 use crate::common::Server;
 use crate::http::bad_input::assert_problem;
 use crate::http::client::{Client, HttpResponse};
+use crate::http::waiting::metric;
 
 const POLICY: &str = "
 rules:
@@ -94,7 +95,7 @@ fn request_without_concurrent_limit_has_no_permit() {
 
 #[test]
 fn repeated_check_returns_same_permit() {
-    let server = Server::start(POLICY);
+    let server = Server::start_with_admin(&POLICY.replace("2s", "1h"), &[]);
     let client = Client::new(&server);
     let body = json!({"attributes": {"user": "ann"}, "idempotency_key": "a"});
     let permits = [(); 2].map(|()| post(&client, "/v1/check", &body).json()["permit"].clone());
@@ -104,6 +105,30 @@ fn repeated_check_returns_same_permit() {
         assert_eq!(response.json(), json!({"released": released}));
     }
     assert_eq!(remaining(&client, "ann"), [99, 2]);
+    assert_eq!(post(&client, "/v1/check", &body).status, 200, "a repetition after the release");
+    let permits =
+        |result| metric(&server, &format!("slidegate_permits_total{{result=\"{result}\"}}"));
+    assert_eq!(["granted", "released", "not_live"].map(permits), [1.0, 1.0, 1.0]);
+    assert_eq!(metric(&server, "slidegate_permits_in_use"), 0.0);
+}
+
+/// A cancellation releases the permit, unless it has been released before.
+#[test]
+fn permit_of_cancelled_reservation_is_counted_once() {
+    let server = Server::start_with_admin(&POLICY.replace("2s", "1h"), &[]);
+    let client = Client::new(&server);
+    for releases_first in [false, true] {
+        let body = json!({"attributes": {"user": "ann"}, "cost": 50});
+        let reserved = post(&client, "/v1/reserve", &body).json();
+        if releases_first {
+            post(&client, "/v1/release", &json!({"permit": reserved["permit"]}));
+        }
+        let settle = json!({"reservation": reserved["reservation"], "cost": 0});
+        assert_eq!(post(&client, "/v1/settle", &settle).status, 200);
+        assert_eq!(remaining(&client, "ann"), [100, 2]);
+    }
+    assert_eq!(metric(&server, "slidegate_permits_total{result=\"released\"}"), 2.0);
+    assert_eq!(metric(&server, "slidegate_permits_in_use"), 0.0);
 }
 
 #[test]

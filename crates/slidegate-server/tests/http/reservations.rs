@@ -252,6 +252,7 @@ fn repeated_reservation_is_same_reservation() {
     assert_eq!(remaining(&client, "ann"), [9, 800, 4999]);
     let again = post(&client, "/v1/reserve", &body);
     assert_eq!((again.status, remaining(&client, "ann")), (200, vec![9, 800, 4999]));
+    assert_eq!(again.json()["reserved"], 0, "it is settled");
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn read_json(connection: &mut RawConnection) -> (u16, Value) {
 }
 
 /// Returns the value of a metric, with its labels.
-fn metric(server: &Server, name: &str) -> f64 {
+pub fn metric(server: &Server, name: &str) -> f64 {
     let text = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
