@@ -3,6 +3,7 @@
 mod describe;
 mod display;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
@@ -161,8 +162,9 @@ impl Explanation {
         let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
         let rules_per_descriptor = domain_rules.count().max(1);
         let path = path_for_route_lookup(policy, request);
-        let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);
-        let route_unmatched = path.is_some() && route.is_none();
+        let has_path = path.is_some();
+        let route = path.and_then(|path| policy.route_of(&path)).map(str::to_owned);
+        let route_unmatched = has_path && route.is_none();
         let mut rules = Vec::new();
         let mut matches = 0;
         let mut denying_without_store = None;
@@ -212,13 +214,14 @@ impl Explanation {
     }
 }
 
-/// Returns the path for which the policy looks up a route. This is the `path` of the first descriptor that has a `path`
-/// and no attribute `route`. Returns `None` if there is no such descriptor, or if the policy has no routes.
-fn path_for_route_lookup<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<&'r str> {
+/// Returns the path for which the policy looks up a route. This is the normalized `path` of the first descriptor that
+/// has a `path` and no attribute `route`. Returns `None` if there is no such descriptor, or if the policy has no routes.
+fn path_for_route_lookup<'r>(policy: &Policy, request: &'r Request<'_>) -> Option<Cow<'r, str>> {
     policy.routes().next()?;
     let mut unrouted =
         request.descriptors().iter().filter(|descriptor| descriptor.get("route").is_none());
-    unrouted.find_map(|descriptor| descriptor.get("path"))
+    let path = unrouted.find_map(|descriptor| descriptor.get("path"))?;
+    Some(policy.normalize_value(request.domain(), "path", path))
 }
 
 impl RuleExplanation {

@@ -33,7 +33,7 @@ pub const ATTRIBUTE_NAMES: [&str; 7] =
     ["method", "path", "ip", "host", "header.referer", "header.user-agent", "user"];
 
 /// The name by which Envoy's descriptors call the attribute `ip`.
-const ENVOY_CLIENT_ADDRESS_NAME: &str = "remote_address";
+pub const ENVOY_CLIENT_ADDRESS_NAME: &str = "remote_address";
 
 /// Returns the index of an attribute in [`ATTRIBUTE_NAMES`].
 pub fn attribute_index(name: &str) -> Option<usize> {

@@ -9,7 +9,7 @@ use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
 use super::exact_descriptors::ExactDescriptors;
 use super::json_line::JsonFields;
-use super::line::{self, Line};
+use super::line::{self, ENVOY_CLIENT_ADDRESS_NAME, Line};
 use super::reorder::{LineBatch, ReorderBuffer};
 use super::source::{LogSource, NextLine};
 use super::stats::ReplayStats;
@@ -163,7 +163,10 @@ impl<'a> Replay<'a> {
         });
         let request = match &self.exact_descriptors {
             Some(descriptors) => descriptors.build_request(self.domain, line),
-            None => Request::new(self.domain, Descriptor::new(line.attributes())),
+            None => {
+                let alias = line.value("ip").map(|ip| (ENVOY_CLIENT_ADDRESS_NAME, ip));
+                Request::new(self.domain, Descriptor::new(line.attributes().chain(alias)))
+            }
         };
         let policy = gate.policy();
         let matched_rules = policy.apply(&request);

@@ -26,6 +26,7 @@ mod rule_sets;
 mod tests;
 mod unused_names;
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -221,6 +222,19 @@ impl Policy {
     /// ```
     pub fn route_of(&self, path: &str) -> Option<&str> {
         self.routes.match_path(path)
+    }
+
+    /// Returns the value of an attribute as the rules of a domain compare and count it: after its
+    /// [normalization](NormalizeStep).
+    pub fn normalize_value<'v>(
+        &self,
+        domain: &str,
+        attribute: &str,
+        value: &'v str,
+    ) -> Cow<'v, str> {
+        let domain = self.by_domain.get(domain);
+        let normalization = domain.and_then(|domain| domain.normalization.as_ref());
+        normalization.map_or(Cow::Borrowed(value), |steps| steps.normalize_value(attribute, value))
     }
 
     /// Returns the rules that apply to a request, with the keys of their counters. A rule does not apply if another

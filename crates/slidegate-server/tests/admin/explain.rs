@@ -45,6 +45,14 @@ fn run_explain(server: &Server, arguments: &[&str]) -> (String, String) {
 }
 
 #[test]
+fn explain_derives_route_from_normalized_path() {
+    let policy = format!("normalize: {{ path: [double_slash] }}{POLICY}");
+    let server = Server::start_with_admin(&policy, &[]);
+    let explained = post_explain(&server, &check_body(json!({ "path": "//login" }), 1));
+    assert_eq!(explained["route"], "/login");
+}
+
+#[test]
 fn explain_reports_matching_rules_and_used_units() {
     let server = Server::start_with_admin(POLICY, &[]);
     let acme = check_body(json!({ "tenant": "acme", "path": "/users/7" }), 1);

@@ -51,6 +51,14 @@ fn suggested_limits_are_in_units_of_rule() {
     assert_eq!(report["suggestions"]["rules"][0]["windows"][0]["choices"][0]["max"], 100);
 }
 
+/// Policies for Envoy have its name of the client's address.
+#[test]
+fn rule_with_remote_address_applies_to_address_of_client() {
+    let policy = "rules: [{ name: a, per: [remote_address], limits: [1/h] }]";
+    let report = report_of_requests_at_once("alias", 2, policy, &[]);
+    assert_eq!((&report["rules"][0]["asked"], &report["denied"]), (&json!(2), &json!(1)));
+}
+
 /// A joint limit that is exceeded does not deny if another one fits.
 #[test]
 fn joint_rule_denies_only_denied_requests() {

@@ -181,7 +181,7 @@ impl DomainNormalization {
         is_host_attribute(attribute) || self.steps.contains_key(attribute)
     }
 
-    fn normalize_value<'v>(&self, name: &str, value: &'v str) -> Cow<'v, str> {
+    pub(super) fn normalize_value<'v>(&self, name: &str, value: &'v str) -> Cow<'v, str> {
         let steps = self.steps.get(name).map_or(&[][..], |steps| steps);
         match normalize(steps, value) {
             value if !self.uses_hosts || !is_host_attribute(name) => value,
