@@ -227,7 +227,8 @@ impl LimitStatus<'_> {
 
     /// Returns the hit of the limit in its [match](Self::find_match).
     pub fn find_hit<'a>(&self, matched: &'a MatchedRules<'_>) -> Option<Hit<'a>> {
-        let mut hits = self.find_match(matched)?.hits_by_limit();
-        hits.find(|(limit, _)| limit.index() == self.limit_index()).map(|(_, hit)| hit)
+        let found = self.find_match(matched)?;
+        let is_own = |limit: &RuleLimit| limit.index() == self.limit_index();
+        found.hits().nth(found.limits().iter().position(is_own)?)
     }
 }

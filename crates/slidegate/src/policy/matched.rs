@@ -365,11 +365,7 @@ impl<'r> Match<'r> {
     /// Returns one hit for each limit of the match. If the match is a [refund](Self::is_refund), the hits must be
     /// used with [`Edit::Refund`](crate::store::Edit::Refund).
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
-        self.hits_by_limit().map(|(_, hit)| hit)
-    }
-
-    pub(crate) fn hits_by_limit(&self) -> impl Iterator<Item = (&RuleLimit, Hit<'_>)> {
-        self.limits().iter().map(|limit| (limit, self.hit(limit)))
+        self.limits().iter().map(|limit| self.hit(limit))
     }
 
     /// Returns the hit of one limit of the match.

@@ -128,14 +128,14 @@ impl Receipt {
 
     /// Returns the charges with units whose limits [bound requests in flight](Limit::concurrent).
     pub fn permit_charges(&self) -> impl Iterator<Item = &Charge> {
-        self.charges.iter().filter(|charge| charge.is_permit())
+        self.charges.iter().filter(|charge| charge.holds_permit())
     }
 
     /// Removes the charges that [`permit_charges`](Self::permit_charges) returns.
     #[cfg(feature = "policy")]
     pub(crate) fn remove_permit_charges(&mut self) {
         let charges = std::mem::take(self).into_iter();
-        *self = charges.filter(|charge| !charge.is_permit()).collect();
+        *self = charges.filter(|charge| !charge.holds_permit()).collect();
     }
 
     /// Appends a charge.
@@ -240,7 +240,8 @@ impl Charge {
         }
     }
 
-    fn is_permit(&self) -> bool {
+    /// Returns whether the charge took a place among the requests in flight. A charge without units took none.
+    fn holds_permit(&self) -> bool {
         self.cost > 0 && self.limit.is_concurrent()
     }
 
