@@ -50,6 +50,10 @@ pub use fingerprint::FingerprintSecret;
 /// Number of shards from which one call of [`Counters::prune`] removes expired counters and keys.
 const SHARDS_PER_PRUNE_CALL: usize = 64;
 
+/// The largest number of times that one call of [`Counters::prune`] evicts an eighth of the keys of a shard while the
+/// states and replicas exceed the memory limit.
+const MAX_EVICTION_ROUNDS: usize = 8;
+
 /// The counters of all keys on this node.
 pub struct Counters {
     incarnation: Incarnation,
@@ -242,11 +246,23 @@ impl Counters {
         let expiry_cutoff = self.cutoff_for_expiry_on_all_nodes(now);
         for index in first..first + SHARDS_PER_PRUNE_CALL {
             let shard = &mut *self.shards[index % self.shards.shard_count()].shard.lock();
-            shard.prune_replicas(expiry_cutoff, self.replicas_use_half_of_memory());
-            self.update_replica_bytes(shard);
+            self.prune_replicas(shard, expiry_cutoff);
             self.shards.sweep(shard, now);
             self.shards.evict_while_over_budget(shard, now);
+            for _ in 0..MAX_EVICTION_ROUNDS {
+                if self.memory_bytes() <= self.max_memory() {
+                    break;
+                }
+                // The states are within their part of the budget, but each may have a replica, which is larger.
+                self.shards.evict_keys(shard, shard.states.key_count().div_ceil(8), now);
+                self.prune_replicas(shard, expiry_cutoff);
+            }
         }
+    }
+
+    fn prune_replicas(&self, shard: &mut Shard, expiry_cutoff: Timestamp) {
+        shard.prune_replicas(expiry_cutoff, self.is_memory_scarce());
+        self.update_replica_bytes(shard);
     }
 
     /// Updates the counted memory of all replicas: adds the number of bytes by which the replicas of `shard` have grown
@@ -256,9 +272,14 @@ impl Counters {
     }
 
     /// Returns `true` if the replicas use half of the memory limit or more. Updates of other nodes are then ignored for
-    /// keys without a replica, and replicas that are not needed are removed.
+    /// keys that this node does not know.
     fn replicas_use_half_of_memory(&self) -> bool {
         self.shards.unevictable_bytes() >= self.max_memory() / 2
+    }
+
+    /// Returns `true` if replicas that are not needed are removed, and not created.
+    fn is_memory_scarce(&self) -> bool {
+        self.replicas_use_half_of_memory() || self.memory_bytes() >= self.max_memory()
     }
 
     /// Sets the memory of the records of calls, which counts against the memory limit. Evicts keys if the limit is then

@@ -6,7 +6,9 @@ use std::time::Duration;
 use slidegate::store::{CallId, CallIdentity, Hit, Key, Scope, Value};
 use slidegate::testkit::block_on;
 use slidegate::{Algorithm, Calendar, Limit, ManualClock, Period, Store, Timestamp};
-use slidegate_cluster::counters::{CounterSettings, Counters, MaxUnsyncedAction};
+use slidegate_cluster::counters::{
+    CounterSettings, Counters, FingerprintSecret, MaxUnsyncedAction,
+};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
@@ -154,19 +156,94 @@ fn counters_of_other_nodes_use_half_of_memory() -> Result<(), Box<dyn std::error
     Ok(())
 }
 
+/// Returns the update by which another node sends two units of the counter that `charge` charges.
+fn update_of_other_node(limit: &Limit, number: u64) -> CounterUpdate {
+    let secret = FingerprintSecret::from([7; 16]);
+    let layout = limit.additive().map(|counter| counter.layout()).unwrap();
+    run_with_hit_of_test_key(limit, number, |hit| {
+        let phase = Duration::from_micros(limit.phase_us(&hit.key, test_time()));
+        CounterUpdate {
+            key: hit.key.fingerprint(&secret, limit.cluster_counter_shape()),
+            layout,
+            incarnation: Incarnation(2),
+            bucket: layout.bucket(test_time().after(phase)),
+            units: PnCounter { charged: 2, removed: 0 },
+        }
+    })
+}
+
+/// Sets the progress of a cluster with one other node, which acknowledges nothing.
+fn add_peer(counters: &Counters) {
+    let peer =
+        MemberProgress { incarnation: Incarnation(2), acknowledged_flush: 0, silent_since: None };
+    let progress = Progress { members: vec![peer], nodes: 2, ..Progress::single_node() };
+    counters.progress().store(Arc::new(progress));
+}
+
+/// While memory is scarce, a key that this node has charged has no replica after its charge was sent. Units of other
+/// nodes still count.
+#[test]
+fn units_of_other_node_count_for_own_key_while_memory_is_scarce()
+-> Result<(), Box<dyn std::error::Error>> {
+    let limit: Limit = "3/d".parse()?;
+    let counters = new_counters(4 * BYTES_PER_MIB, test_time());
+    add_peer(&counters);
+    for number in 1_000..100_000 {
+        counters.merge(&[update_of_other_node(&limit, number)], test_time());
+    }
+    (0..200).for_each(|number| charge(&counters, &limit, number));
+    counters.drain_changed_counters(1, usize::MAX, &mut Vec::new());
+    (0..4).for_each(|_| counters.prune(test_time()));
+    for number in 0..200 {
+        counters.merge(&[update_of_other_node(&limit, number)], test_time());
+    }
+    assert_eq!((0..200).filter(|&key| is_test_key_denied(&counters, &limit, key)).count(), 200);
+    assert!(!is_test_key_denied(&counters, &limit, 200));
+    Ok(())
+}
+
+/// Charges more keys than fit, each twice, and merges units of another node for each of them if it responds. Then the
+/// clock is set back, and a peer joins.
+#[test]
+fn keys_of_several_nodes_respect_memory_limit() -> Result<(), Box<dyn std::error::Error>> {
+    let limit: Limit = "3/d".parse()?;
+    for (has_peer, is_sent) in [(true, true), (true, false), (false, false)] {
+        let counters = new_counters(16 * BYTES_PER_MIB, test_time());
+        if has_peer {
+            add_peer(&counters);
+        }
+        let mut max_bytes = 0;
+        for flush in 1..=100 {
+            for number in (0..2_000).map(|number| flush * 2_000 + number) {
+                charge(&counters, &limit, number);
+                charge(&counters, &limit, number);
+                if is_sent {
+                    counters.merge(&[update_of_other_node(&limit, number)], test_time());
+                }
+            }
+            if is_sent {
+                counters.drain_changed_counters(flush, usize::MAX, &mut Vec::new());
+            }
+            counters.prune(test_time());
+            max_bytes = max_bytes.max(counters.memory_bytes());
+        }
+        assert!(max_bytes <= 18 * BYTES_PER_MIB, "{has_peer} {is_sent}: {max_bytes}");
+        counters.prune(Timestamp::from_micros(test_time().as_micros() - 60_000_000));
+        let bytes = counters.memory_bytes();
+        assert!(bytes <= 18 * BYTES_PER_MIB, "{has_peer} {is_sent}: {bytes} after the step");
+        counters.visit_counters_changed_since(0, true, test_time(), &mut |_| {});
+        assert!(counters.memory_bytes() <= bytes, "{}", counters.memory_bytes());
+    }
+    Ok(())
+}
+
 /// Charges more keys than fit, and sends the changes to a peer, or not if no peer is alive. Then a peer joins.
 #[test]
 fn own_counters_for_other_nodes_respect_memory_limit() -> Result<(), Box<dyn std::error::Error>> {
     let limit: Limit = "3/d".parse()?;
     for sends in [true, false] {
         let counters = new_counters(16 * BYTES_PER_MIB, test_time());
-        let peer = MemberProgress {
-            incarnation: Incarnation(2),
-            acknowledged_flush: 0,
-            silent_since: None,
-        };
-        let progress = Progress { members: vec![peer], nodes: 2, ..Progress::single_node() };
-        counters.progress().store(Arc::new(progress));
+        add_peer(&counters);
         let mut max_bytes = 0;
         for flush in 1..=300 {
             (0..2_000).for_each(|number| charge(&counters, &limit, flush * 2_000 + number));

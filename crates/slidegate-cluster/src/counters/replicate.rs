@@ -255,6 +255,7 @@ impl Counters {
         for padded in self.shards.iter() {
             let shard = &mut *padded.shard.lock();
             self.copy_all_charges_to_replicas(shard);
+            self.update_replica_bytes(shard);
             for (key, replica) in shard.replicas.iter_mut() {
                 replica.mark_updates_unapplied();
                 shard.states.mark_key_outdated(key, CoarseTime::default());
@@ -262,8 +263,7 @@ impl Counters {
         }
     }
 
-    /// Copies the new charges of the states that have a replica, and passes the charges of the other states to `visit`
-    /// without a replica, for which there is no memory.
+    /// Copies the new charges of the states that have a replica, and passes the charges of the other states to `visit`.
     fn visit_states_without_replica(
         &self,
         shard: &mut Shard,
@@ -306,11 +306,15 @@ impl Counters {
         );
     }
 
-    /// Copies the new charges of all states of a shard to their replicas.
+    /// Copies the new charges of all states of a shard to their replicas. While memory is scarce, creates no replicas.
     fn copy_all_charges_to_replicas(&self, shard: &mut Shard) {
+        let is_memory_scarce = self.is_memory_scarce();
         let mut keys = Vec::new();
         shard.states.for_each_key(|key, kind| keys.push((key, kind)));
         for (key, kind) in keys {
+            if is_memory_scarce && shard.replicas.get(key).is_none() {
+                continue;
+            }
             with_counter!(self.kinds.counter_of_kind(kind), counter => {
                 Self::copy_charges_to_replica(shard, counter, key);
             });
@@ -370,12 +374,7 @@ impl ReplicatedCounters for Counters {
         let now = self.cutoff_for_expiry_on_all_nodes(now);
         for padded in self.shards.iter() {
             let shard = &mut *padded.shard.lock();
-            if self.replicas_use_half_of_memory() || self.memory_bytes() >= self.max_memory() {
-                self.visit_states_without_replica(shard, now, visit);
-            } else {
-                self.copy_all_charges_to_replicas(shard);
-                self.update_replica_bytes(shard);
-            }
+            self.visit_states_without_replica(shard, now, visit);
             for (key, replica) in shard.replicas.iter_mut() {
                 let layout = replica.layout();
                 let mut visit = |incarnation, bucket, units| {
@@ -432,7 +431,9 @@ impl ReplicatedCounters for Counters {
             }
             let is_full =
                 shard.replicas.len() >= max_replicas || self.replicas_use_half_of_memory();
-            if is_full && shard.replicas.get(update.key).is_none() {
+            let is_known =
+                shard.replicas.get(update.key).is_some() || shard.states.contains(update.key);
+            if is_full && !is_known {
                 continue;
             }
             if is_own {

@@ -124,13 +124,13 @@ impl HasStateTable for FixedWindow {
 }
 
 impl StateTables {
-    fn contains(&mut self, key: u64) -> bool {
+    pub(super) fn contains(&mut self, key: u64) -> bool {
         self.sliding_buckets.find(key).is_some()
             || self.sliding_counter.find(key).is_some()
             || self.fixed_window.find(key).is_some()
     }
 
-    fn key_count(&self) -> usize {
+    pub(super) fn key_count(&self) -> usize {
         let Self { sliding_buckets, sliding_counter, fixed_window } = self;
         sliding_buckets.key_count() + sliding_counter.key_count() + fixed_window.key_count()
     }

@@ -182,13 +182,18 @@ impl<T: Transport> NodeDriver<T> {
     }
 
     /// Notifies requests that wait for acknowledgements, if the replication progress has changed since the previous
-    /// call. Logs a warning when a member becomes silent.
+    /// call. Logs a warning when a member becomes silent, and when this node has found no cluster to join.
     fn notify_requests_of_progress(&self, previous: &mut Arc<Progress>) {
         let progress = self.counters.progress().load_full();
         if !Arc::ptr_eq(previous, &progress) {
             if progress.has_silent_member() && !previous.has_silent_member() {
                 warn!(
                     "a cluster node does not respond; rules with on_partition: bounded may deny more requests until it returns"
+                );
+            }
+            if previous.is_joining && progress.has_no_peers() {
+                warn!(
+                    "no other cluster node has responded; this node counts alone until it finds one; check --cluster-seeds, and that the port is open between the nodes"
                 );
             }
             *previous = progress;

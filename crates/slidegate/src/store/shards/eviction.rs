@@ -104,6 +104,16 @@ impl<T: ShardTables> Shards<T> {
         self.evict_batch(shard, 0, &mut self.new_search(now));
     }
 
+    /// Evicts up to `count` keys of a shard, the most expendable ones first, although the memory budget has room for
+    /// them.
+    pub fn evict_keys(&self, shard: &mut T, count: usize, now: Timestamp) {
+        let search = &mut self.new_search(now);
+        for _ in 0..count {
+            let Some(first) = self.find_eviction_candidate(shard, search) else { return };
+            self.evict(shard, first, search);
+        }
+    }
+
     fn new_search(&self, now: Timestamp) -> EvictionSearch {
         EvictionSearch { now: self.to_coarse_time(now), further_buckets: MAX_FURTHER_BUCKETS }
     }
