@@ -70,9 +70,13 @@ impl SlotPart {
     /// are the outcomes of all hits of the request: they decide which hits block their keys.
     fn to_part_of_denied_request(&self, outcomes: &Outcomes) -> Option<Self> {
         let blocks = |nth: usize, block: Block| {
-            let fits = |hit: usize| outcomes[self.indexes[hit]].fits();
-            let mut limits = nth.saturating_sub(block.limits.into())..nth;
-            if fits(nth) { limits.any(|limit| !fits(limit)) } else { block.extends }
+            let at = self.indexes[nth];
+            // The limits can be in other slots if the key has no values.
+            let mut limits = at.saturating_sub(block.limits.into())..at;
+            match outcomes[at].fits() {
+                true => limits.any(|limit| !outcomes[limit].fits()),
+                false => block.extends,
+            }
         };
         let charged = |(nth, hit): (usize, &KeyedHit)| {
             let charge = match hit.charge {

@@ -12,7 +12,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
 use slidegate::store::RejectionClass;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{SentinelTarget, with_host_and_port};
 use crate::connection::Connection;
@@ -26,6 +26,9 @@ const MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a query to a Sentinel.
 const SENTINEL_QUERY_TIMEOUT: Duration = Duration::from_millis(300);
 
+/// The time after which an older epoch is accepted. Sentinels inform each other of a failover every 2 seconds.
+const OLDER_EPOCH_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The Sentinels of a Redis service, and the master that they reported last.
 pub struct Sentinels {
     sentinels: Vec<SentinelConnection>,
@@ -33,8 +36,15 @@ pub struct Sentinels {
     /// Credentials and database for connections to the service.
     login: ConnectionInfo,
     tls: ClientTls,
-    /// The master that the Sentinels reported last.
-    latest: Option<ReportedMaster>,
+    latest: LatestMaster,
+}
+
+/// The master that the Sentinels reported last; `None` if they have never reported one.
+#[derive(Default)]
+struct LatestMaster {
+    reported: Option<ReportedMaster>,
+    /// The time since which all reports have had an older epoch.
+    older_since: Option<Instant>,
 }
 
 /// The connector of one Sentinel, and the connection to it if there is one.
@@ -66,7 +76,7 @@ impl Sentinels {
             service: service.clone(),
             login: login.clone(),
             tls: tls.clone(),
-            latest: None,
+            latest: LatestMaster::default(),
         })
     }
 
@@ -82,7 +92,7 @@ impl Sentinels {
         let reports =
             join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.fetch_master(service)))
                 .await;
-        replace_if_newer(&mut self.latest, &reports)
+        self.latest.update(&reports, Instant::now())
     }
 
     /// Waits until the Sentinels report another master. Each Sentinel is polled on its own, so one that hangs does not
@@ -94,7 +104,7 @@ impl Sentinels {
         let mut polls: FuturesUnordered<_> = sentinels.iter_mut().enumerate().map(poll).collect();
         while let Some((index, sentinel, report)) = polls.next().await {
             reports[index] = report;
-            if replace_if_newer(latest, &reports) {
+            if latest.update(&reports, Instant::now()) {
                 return;
             }
             polls.push(poll((index, sentinel)));
@@ -104,7 +114,7 @@ impl Sentinels {
     /// Creates a connector of the master that the Sentinels reported last. Fails if they have never reported one.
     pub fn connector(&self) -> RedisResult<Connector> {
         let unknown = || self.no_master_error();
-        let latest = self.latest.as_ref().ok_or_else(unknown)?;
+        let latest = self.latest.reported.as_ref().ok_or_else(unknown)?;
         let info = with_host_and_port(&self.login, &latest.address).ok_or_else(unknown)?;
         Connector::new(&info, &self.tls)
     }
@@ -141,23 +151,27 @@ impl Sentinels {
     }
 }
 
-/// Replaces the master that was reported last by the newest of `reports`, which has one item for each Sentinel, `None`
-/// for a Sentinel that does not report a master. Returns `true` if the address has changed.
-///
-/// An older report is from a Sentinel that has missed a failover. But if most Sentinels have an older epoch, and none
-/// has the latest one, they have lost their state: epochs begin at 0 again.
-fn replace_if_newer(
-    latest: &mut Option<ReportedMaster>,
-    reports: &[Option<ReportedMaster>],
-) -> bool {
-    let reported = || reports.iter().flatten();
-    let Some(newest) = reported().max_by_key(|master| master.epoch) else { return false };
-    let is_older = latest.as_ref().is_some_and(|latest| newest.epoch < latest.epoch);
-    if is_older && 2 * reported().count() <= reports.len() {
-        return false;
+impl LatestMaster {
+    /// Replaces the master by the newest of `reports`, which has one item for each Sentinel, `None` for a Sentinel that
+    /// does not report a master. Returns `true` if the address has changed.
+    ///
+    /// An older report is from a Sentinel that has missed a failover. But if most Sentinels have an older epoch, none
+    /// has the latest one, and this lasts for [`OLDER_EPOCH_TIMEOUT`], they have lost their state: epochs begin at 0
+    /// again.
+    fn update(&mut self, reports: &[Option<ReportedMaster>], now: Instant) -> bool {
+        let reported = || reports.iter().flatten();
+        let Some(newest) = reported().max_by_key(|master| master.epoch) else { return false };
+        if self.reported.as_ref().is_some_and(|latest| newest.epoch < latest.epoch) {
+            let older_since = *self.older_since.get_or_insert(now);
+            let are_most = 2 * reported().count() > reports.len();
+            if !are_most || now.duration_since(older_since) < OLDER_EPOCH_TIMEOUT {
+                return false;
+            }
+        }
+        self.older_since = None;
+        let before = self.reported.replace(newest.clone());
+        before.is_none_or(|before| before.address != newest.address)
     }
-    let before = latest.replace(newest.clone());
-    before.is_none_or(|before| before.address != newest.address)
 }
 
 /// Queries a Sentinel for the master after [`MASTER_POLL_INTERVAL`]. Returns the index of the Sentinel, and the Sentinel
@@ -236,14 +250,22 @@ mod tests {
 
     #[test]
     fn older_report_counts_only_if_most_sentinels_have_lost_their_epoch() {
-        let mut latest = None;
-        assert!(replace_if_newer(&mut latest, &[report(4, "a"), None, None]));
-        assert!(!replace_if_newer(&mut latest, &[report(5, "a"), report(4, "a"), None]));
-        assert!(!replace_if_newer(&mut latest, &[report(4, "b"), None, None]), "missed a failover");
-        assert!(!replace_if_newer(&mut latest, &[report(4, "b"), report(5, "a"), report(4, "b")]));
-        assert!(!replace_if_newer(&mut latest, &[None, None, None]));
-        assert_eq!(latest, report(5, "a"));
-        assert!(replace_if_newer(&mut latest, &[report(0, "b"), report(0, "b"), None]));
-        assert!(replace_if_newer(&mut latest, &[report(0, "b"), report(1, "c"), None]));
+        let mut latest = LatestMaster::default();
+        let start = Instant::now();
+        let mut update =
+            |seconds, reports: &[_]| latest.update(reports, start + Duration::from_secs(seconds));
+        assert!(update(0, &[report(4, "a"), None, None]));
+        assert!(!update(1, &[report(5, "a"), report(4, "a"), None]));
+        assert!(!update(2, &[report(4, "b"), None, None]), "missed a failover");
+        assert!(!update(10, &[report(4, "b"), None, None]), "only one Sentinel");
+        assert!(!update(11, &[report(4, "b"), report(5, "a"), report(4, "b")]));
+        assert!(!update(12, &[report(4, "b"), report(4, "b"), report(4, "b")]), "not for long");
+        assert!(!update(15, &[None, None, None]));
+        assert!(update(17, &[report(0, "b"), report(0, "b"), None]));
+        assert!(update(18, &[report(0, "b"), report(1, "c"), None]));
+        // A Sentinel behind a load balancer.
+        assert!(!update(19, &[report(0, "b")]));
+        assert!(!update(21, &[report(1, "c")]));
+        assert!(!update(24, &[report(0, "b")]));
     }
 }

@@ -98,13 +98,13 @@ impl WindowStartAndUnits {
         while let Some(before) = self.first.checked_sub(1)
             && let Some(entry) = entries.get(before as usize).filter(is_in_window)
         {
-            self.units += entry.units;
+            self.units = self.units.saturating_add(entry.units);
             self.first = before;
         }
         while let Some(entry) = entries.get(self.first as usize)
             && !is_in_window(&entry)
         {
-            self.units -= entry.units;
+            self.units = self.units.saturating_sub(entry.units);
             self.first += 1;
         }
     }

@@ -116,8 +116,9 @@ impl ReplayStats {
             let rule_statuses = decision.limits().filter(|status| status.match_index() == index);
             let rule_index = rule_match.rule_index();
             let key = self.keys.count_request(rule_index, key_attributes(rule_match));
-            let (cost, required) =
-                rule_match.hits().next().map_or((1, 1), |hit| (hit.cost, hit.required));
+            // A request takes one permit of a limit on requests in flight, whatever its cost is.
+            let hit = rule_match.hits().find(|hit| !hit.limit.is_concurrent());
+            let (cost, required) = hit.map_or((1, 1), |hit| (hit.cost, hit.required));
             let request = DecidedRequest { at, allowed, key, cost, required };
             let fit = self.rules[rule_index].record_limit_results(rule_statuses, request);
             if let (Some(key), true) = (key, fit != LimitFit::Yes) {

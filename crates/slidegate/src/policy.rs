@@ -149,6 +149,12 @@ impl Policy {
         &self.rules.all
     }
 
+    /// Returns the rules that the field `replaces` of a rule of this policy lists. They do not apply to a request to
+    /// which the rule applies.
+    pub fn rules_replaced_by(&self, rule: &Rule) -> impl Iterator<Item = &Rule> {
+        rule.replaces.iter().filter_map(|index| self.rules.all.get(*index as usize))
+    }
+
     /// Returns whether a limit bounds the [requests in flight](crate::Limit::concurrent), so that decisions may have a
     /// [permit](crate::Permit).
     pub fn has_concurrent_limits(&self) -> bool {

@@ -221,6 +221,25 @@ impl<'q> WaitingCall<'q> {
         Some(self.end(end, now, denial))
     }
 
+    /// Makes the next check the last: if it denies the call, the wait ends.
+    #[cfg(feature = "policy")]
+    pub(crate) fn end_at_next_check(&mut self) {
+        self.deadline = Some(self.started);
+    }
+
+    /// Ends the wait of a call that repeats an earlier call. It has the decision of the earlier call, so its place in the
+    /// queues does not matter.
+    #[cfg(feature = "policy")]
+    pub(crate) fn end_repetition<'l>(
+        &mut self,
+        now: Instant,
+        decision: Decision<'l>,
+    ) -> Decision<'l> {
+        let end =
+            if self.has_paused { WaitEndReason::Admitted } else { WaitEndReason::NeverWaited };
+        self.end(end, now, decision)
+    }
+
     /// Continues after a pause.
     pub(crate) fn on_pause_end(&mut self, pause: PauseEnd) {
         self.has_paused = true;

@@ -10,8 +10,8 @@ use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::wait::JitterSample;
 use slidegate::{
-    Decision, Descriptor, Gate, Limit, Limiter, ManualClock, MemoryStore, Permit, Policy, Reason,
-    Request, Timestamp,
+    Decision, Descriptor, Gate, IdempotencyKey, Limit, Limiter, ManualClock, MemoryStore, Permit,
+    Policy, Reason, Request, Timestamp,
 };
 
 const RATE_AND_IN_FLIGHT: &str = "
@@ -143,6 +143,22 @@ rules: [{ name: a, limits: [1000/min, { name: in-flight, concurrent: 2, permit_t
     assert_eq!(free(), 1);
     gate.revert(&decision);
     assert_eq!(free(), 2, "a reverted request is not in flight");
+}
+
+#[test]
+fn guard_of_repeated_call_does_not_release_permit() {
+    let gate = gate(
+        "rules: [{ name: a, limits: [{ name: in-flight, concurrent: 1, permit_ttl: 60s }] }]",
+        &ManualClock::default(),
+    );
+    let keyed = || request("ann").with_idempotency_key(IdempotencyKey::new("a"));
+    let first = gate.acquire(&keyed()).unwrap();
+    let repeated = gate.acquire(&keyed()).unwrap();
+    assert_eq!(repeated.permit().map(Permit::ttl), first.permit().map(Permit::ttl));
+    drop(repeated);
+    assert!(gate.acquire(&request("bob")).is_err(), "the first call is still in flight");
+    drop(first);
+    assert!(gate.acquire(&request("bob")).is_ok());
 }
 
 #[test]

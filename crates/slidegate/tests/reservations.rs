@@ -190,6 +190,18 @@ fn dropped_reservation_reverts_its_charges() {
     assert_eq!(used(&memory), [2, 900, 900]);
 }
 
+#[test]
+fn dropped_reservation_with_key_is_settled_by_repetition() {
+    let gate = Gate::new(policy(), MemoryStore::with_clock(ManualClock::default(), 100));
+    let request = request(700).with_idempotency_key(IdempotencyKey::new("a"));
+    drop(gate.reserve(&request).unwrap());
+    assert_eq!(used(&gate), [1, 700, 700], "the repetition is charged nothing");
+    let repeated = gate.reserve(&request).unwrap();
+    assert!(repeated.decision().repeated_after().is_some());
+    repeated.settle(ActualCosts::new().with_cost("tokens", 100));
+    assert_eq!(used(&gate), [1, 100, 100]);
+}
+
 /// While the store is unavailable, the fallback remembers calls.
 #[test]
 fn degraded_calls_are_charged_once() {

@@ -68,6 +68,12 @@ cluster-key-file: /etc/slidegate-cluster/key
 {{- end }}
 {{- end }}
 
+{{/* The scheme of the HTTP listener. */}}
+{{- define "slidegate.httpScheme" -}}
+{{- $listeners := index .Values.settings "tls-listeners" | default "http,grpc" }}
+{{- and (hasKey .Values.settings "tls-cert") (contains "http" $listeners) | ternary "https" "http" }}
+{{- end }}
+
 {{/* The secret of the cluster, which must be given. */}}
 {{- define "slidegate.clusterSecret" -}}
 {{- required "cluster.existingSecret: the store cluster needs a secret with the field `key`; create one, and set its name" .Values.cluster.existingSecret }}

@@ -1,10 +1,10 @@
 //! Selects the hits of sampled rules that are sent to Redis. With a sampling factor of N, one hit in N is sent, at N
-//! times its cost. The others pass without a call.
+//! times its cost. The others pass without a call, unless the limit has denied recently.
 
 use std::sync::Arc;
 
-use slidegate::StoreError;
-use slidegate::store::{Charge, ChargeResult, ChargeWhen, Outcome};
+use slidegate::store::{Charge, ChargeResult, ChargeWhen, Outcome, Veto};
+use slidegate::{StoreError, Timestamp};
 use smallvec::SmallVec;
 
 use super::{RedisStoreInner, result_of_request_without_hits};
@@ -13,26 +13,20 @@ use crate::script_request::{KeyedHit, KeyedHits};
 
 impl RedisStoreInner {
     /// Charges the hits that must be sent or are selected at random; the other hits pass without a call. A hit must be
-    /// sent if its rule is not sampled, if its cost is 0, or if it follows a denial that has expired.
+    /// sent if its rule is not sampled, if its cost is 0, or if it can deny and follows a denial.
     pub(super) async fn charge_request_with_sampled_hits(
         self: &Arc<Self>,
-        hits: KeyedHits,
+        mut hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
         let now = self.clocks.local_now();
         // One random number for all hits of the request, so that hits of rules with the same sampling factor are sent
         // together.
         let random = fastrand::u32(..);
-        // After a recent denial, no hit of the rule passes without a call: a hit whose cached denial has expired is
-        // sent.
-        let is_sent = |hit: &KeyedHit| {
-            let may_deny = hit.sample > 1 && hit.charge != ChargeWhen::Always;
-            let is_stale = may_deny && self.deny_cache.lookup(hit, now) == CacheLookup::Stale;
-            if is_stale {
-                self.deny_cache.begin_sampled_probe(hit, now);
-            }
-            is_stale || random.is_multiple_of(hit.sample) || hit.cost == 0
+        let is_sent = |hit: &mut KeyedHit| {
+            let is_selected = random.is_multiple_of(hit.sample) || hit.cost == 0;
+            is_selected || self.must_send_unselected_hit(hit, now)
         };
-        let is_sent: SmallVec<[bool; 2]> = hits.iter().map(is_sent).collect();
+        let is_sent: SmallVec<[bool; 2]> = hits.iter_mut().map(is_sent).collect();
         let sent_hits: KeyedHits = hits
             .into_iter()
             .zip(&is_sent)
@@ -61,6 +55,25 @@ impl RedisStoreInner {
         };
         let outcomes = is_sent.iter().map(outcome).collect();
         Ok(ChargeResult { allowed: result.allowed, outcomes, receipt })
+    }
+
+    /// Returns whether a hit that was not selected at random must be sent, because its limit has denied recently. The hit
+    /// is then only checked, so that the charges stay right on average. But if the denial has expired, the hit becomes a
+    /// probe, and is charged.
+    fn must_send_unselected_hit(&self, hit: &mut KeyedHit, now: Timestamp) -> bool {
+        if hit.sample == 1 || hit.veto == Veto::Never {
+            return hit.sample == 1;
+        }
+        match self.deny_cache.lookup(hit, now) {
+            CacheLookup::Missing | CacheLookup::Fits(_) => return false,
+            CacheLookup::Stale if hit.charge != ChargeWhen::Always => {
+                self.deny_cache.begin_sampled_probe(hit, now);
+            }
+            CacheLookup::Stale | CacheLookup::Denied(_) => {
+                (hit.cost, hit.charge) = (0, ChargeWhen::IfAdmitted);
+            }
+        }
+        true
     }
 
     /// Returns each sampled hit of a request, with its index in the request and the version of its cached figures.

@@ -176,6 +176,39 @@ async fn exhausted_sampled_limit_allows_no_request() {
 }
 
 #[tokio::test]
+async fn exhausted_sampled_limit_denies_requests_with_other_limits() {
+    let rules = "rules:
+      - { name: a, per: [tenant], limits: [1000/h], redis: { sample: 10% } }
+      - { name: b, per: [user], limits: [100/min] }";
+    for deny_cache_ttl in [Duration::ZERO, Duration::from_secs(1)] {
+        let (redis, clock) = (Redis::start(), ManualClock::default());
+        let settings = RedisSettings { deny_cache_ttl, ..RedisSettings::default() };
+        let instance = new_instance_with_settings(rules, &redis.address(), &clock, settings);
+        exhaust_limit(&instance).await;
+        for nth in 0..2_000 {
+            let user = nth.to_string();
+            let descriptor = Descriptor::new([("tenant", "acme"), ("user", user.as_str())]);
+            let decision = instance.check_async(&Request::new("default", descriptor)).await;
+            assert!(!decision.is_allowed(), "{nth}");
+            clock.advance(Duration::from_millis(5));
+        }
+    }
+}
+
+#[tokio::test]
+async fn exhausted_sampled_limit_that_charges_denied_requests_allows_none() {
+    let rules = "rules: [{ name: a, per: [tenant], limits: [1000/h], charge: always,
+        algorithm: sliding_log, redis: { sample: 10% } }]";
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let instance = new_instance(rules, &redis.address(), &clock);
+    exhaust_limit(&instance).await;
+    for nth in 0..2_000 {
+        assert!(!is_allowed(&instance, "acme", "").await, "{nth}");
+        clock.advance(Duration::from_millis(5));
+    }
+}
+
+#[tokio::test]
 async fn higher_cost_is_denied_after_sampled_denial() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_sampled_policy(1_000), &redis.address(), &clock);

@@ -127,7 +127,7 @@ impl PolicyReloader {
     fn apply_read_result(&mut self, read_result: PolicyReadResult) {
         let texts = match read_result {
             Ok(texts) if texts == self.current.texts => {
-                return self.record_reload_of_unchanged_policy();
+                return self.record_reload_without_differences("policy unchanged");
             }
             Ok(texts) => texts,
             Err(errors) => return self.record_failed_reload(&errors),
@@ -138,12 +138,13 @@ impl PolicyReloader {
         }
     }
 
-    fn record_reload_of_unchanged_policy(&mut self) {
+    /// Records a reload after which the rules are described as before.
+    fn record_reload_without_differences(&mut self, message: &str) {
         self.service.record_reload(ReloadResult::Unchanged, None);
         if mem::take(&mut self.has_failed) {
-            info!("policy reload succeeded again: the policy is valid, and equals the active one");
+            info!("policy reload succeeded again: {message}");
         } else {
-            info!("policy unchanged");
+            info!("{message}");
         }
     }
 
@@ -155,7 +156,9 @@ impl PolicyReloader {
         self.service.replace_policy(&policy);
         (self.current.texts, self.current.policy) = (texts, policy);
         if diff.is_empty() {
-            return self.record_reload_of_unchanged_policy();
+            let message =
+                "policy replaced: its text has changed, but not the description of its rules";
+            return self.record_reload_without_differences(message);
         }
         self.service.record_reload(ReloadResult::Changed, None);
         self.has_failed = false;

@@ -54,6 +54,9 @@ struct StoreReadiness {
     reachable: bool,
     /// The reason why the store is not available. Null if it is available.
     problem: Option<String>,
+    /// Whether a cluster node is still waiting for the counters of another node. The server is then not ready, for at
+    /// most 5 seconds.
+    joining: bool,
 }
 
 impl Health {
@@ -89,15 +92,18 @@ impl Health {
     pub fn readiness(&self, rules: usize, observe: bool, store: &ServerStore) -> Readiness {
         let draining = self.is_draining();
         let problem = store.unavailable_reason().map(|error| error.to_string());
-        let reachable = problem.is_none();
+        let (reachable, joining) = (problem.is_none(), store.is_joining());
         let mut ended_tasks = self.background_tasks.ended_tasks();
         ended_tasks.extend(store.ended_task());
         Readiness {
-            ready: !draining && ended_tasks.is_empty() && (reachable || !self.needs_store),
+            ready: !draining
+                && ended_tasks.is_empty()
+                && !joining
+                && (reachable || !self.needs_store),
             draining,
             ended_tasks,
             policy: PolicyReadiness { rules, observe, problem: self.lock_policy_problem().clone() },
-            store: StoreReadiness { kind: store.kind(), reachable, problem },
+            store: StoreReadiness { kind: store.kind(), reachable, problem, joining },
         }
     }
 

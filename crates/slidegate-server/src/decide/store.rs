@@ -84,6 +84,11 @@ impl ServerStore {
         }
     }
 
+    /// Returns whether a cluster node is still waiting for the counters of another node.
+    pub fn is_joining(&self) -> bool {
+        self.cluster_node().and_then(ClusterNode::status).is_some_and(|status| status.joining)
+    }
+
     /// Returns the name of a background task of the store that has ended although the store is in use. `None` if there
     /// is none.
     pub fn ended_task(&self) -> Option<&'static str> {

@@ -15,7 +15,7 @@ use crate::policy::description::describe_rule;
 const MAX_LINE_CHARS: usize = 400;
 
 /// Returns the differences between two policies: lines that begin with `-` for the old policy, and with `+` for the new
-/// one. If the result is empty, both policies make the same decisions with the same counters.
+/// one. If the result is empty, both policies use the same counters.
 pub fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     let (old, new) = (describe_policy(old), describe_policy(new));
     let mut lines = InternedInput::default();
@@ -36,7 +36,9 @@ fn describe_policy(policy: &Policy) -> Vec<String> {
     rules.sort_by_key(|rule| (rule.domain(), rule.name()));
     let rules = rules.into_iter().flat_map(|rule| {
         let label = format_rule_label(rule);
-        let lines = describe_rule(rule).into_iter().chain(describe_counters(rule));
+        let replaced = policy.rules_replaced_by(rule);
+        let replaced = replaced.map(|other| format!("applies in place of `{}`", other.name()));
+        let lines = describe_rule(rule).into_iter().chain(describe_counters(rule)).chain(replaced);
         lines.map(move |line| format!("{label}: {line}"))
     });
     let mut routes: Vec<String> = policy.routes().map(|route| format!("route {route}")).collect();

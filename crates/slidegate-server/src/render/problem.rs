@@ -66,7 +66,11 @@ impl HttpProblem {
 
     /// Returns the result that metrics record for the request.
     pub fn result(&self) -> RequestResult {
-        if self.status.is_client_error() { RequestResult::Invalid } else { RequestResult::Error }
+        match self.status {
+            StatusCode::SERVICE_UNAVAILABLE => RequestResult::StoreUnavailable,
+            status if status.is_client_error() => RequestResult::Invalid,
+            _ => RequestResult::Error,
+        }
     }
 
     /// Serializes the problem as JSON.

@@ -31,6 +31,7 @@ use self::collector::CollectorClient;
 use self::parent::TraceParent;
 use super::results::RequestResult;
 use super::trace_settings::TraceSettings;
+use crate::client_text::excerpt;
 
 /// The error if tracing cannot start.
 #[derive(Debug, Error)]
@@ -157,7 +158,7 @@ pub fn record_decision_in_current_span(domain: &str, decision: &Decision<'_>) {
     if !span.is_recording() {
         return;
     }
-    span.set_attribute(KeyValue::new("slidegate.domain", domain.to_owned()));
+    span.set_attribute(KeyValue::new("slidegate.domain", excerpt(domain)));
     span.set_attribute(KeyValue::new("slidegate.degraded", decision.is_degraded()));
     if let Some(binding) = decision.binding() {
         let remaining = i64::try_from(decision.remaining()).unwrap_or(i64::MAX);

@@ -26,7 +26,7 @@ fn readyz_reports_details_on_both_listeners() {
             "draining": false,
             "ended_tasks": [],
             "policy": { "rules": 2, "observe": false, "problem": null },
-            "store": { "kind": "memory", "reachable": true, "problem": null },
+            "store": { "kind": "memory", "reachable": true, "problem": null, "joining": false },
         });
         assert_eq!(ready.json(), expected);
     }
@@ -104,7 +104,7 @@ fn unreachable_redis_is_logged_and_shown_by_readyz() {
     strict_server.wait_for_log("connected to Redis for the first time");
     assert_eq!(
         Client::new(&strict_server).call("GET", "/readyz").json()["store"],
-        json!({ "kind": "redis", "reachable": true, "problem": null })
+        json!({ "kind": "redis", "reachable": true, "problem": null, "joining": false })
     );
 }
 

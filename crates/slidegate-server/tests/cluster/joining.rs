@@ -3,8 +3,8 @@
 use std::thread;
 
 use crate::cluster::node::{
-    Node, max_allowed_in_window, node_configs, policy_with_max, start_nodes, wait_for_remaining,
-    wait_until, wait_until_connected,
+    Node, max_allowed_in_window, node_configs, policy_with_max, start_nodes, unused_address,
+    wait_for_remaining, wait_until, wait_until_connected,
 };
 use crate::common::Server;
 use crate::http::client::Client;
@@ -78,6 +78,19 @@ fn host_name_is_accepted_as_seed_address() {
     let second = start_server(&["--cluster-seeds", &format!("localhost:{port}")]);
     wait_until_connected(&[&first, &second]);
     assert_eq!(second.members_in_state("alive"), [address], "the address is the default name");
+}
+
+#[test]
+fn node_that_finds_no_cluster_is_ready_later_with_warning() {
+    let seed = unused_address().to_string();
+    let flags = ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0", "--cluster-seeds"];
+    let flags = [&flags[..], &[&seed]].concat();
+    let server = Server::start_with_admin(&policy_with_max(9, 1), &flags);
+    let readyz = || Client::with_address(server.admin_address()).call("GET", "/readyz");
+    let joining = readyz();
+    assert_eq!((joining.status, &joining.json()["store"]["joining"]), (503, &true.into()));
+    server.wait_for_log("no other cluster node has responded");
+    wait_until("the node is ready", || readyz().status, |status| *status == 200);
 }
 
 #[test]

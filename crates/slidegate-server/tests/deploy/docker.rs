@@ -34,13 +34,16 @@ fn dockerfile_passes_linter() {
 }
 
 #[test]
-fn image_contains_only_binary_and_unprivileged_user() {
+fn image_contains_only_binary_authorities_and_unprivileged_user() {
     let instructions = read_dockerfile_instructions();
     let last = instructions.iter().position(|line| line == "FROM scratch").expect("a last stage");
     let image = &instructions[last + 1..];
     assert_eq!(
         dockerfile_instruction_arguments(image, "COPY"),
-        ["--from=build /slidegate /slidegate"]
+        [
+            "--from=build /slidegate /slidegate",
+            "--from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/"
+        ]
     );
     assert!(
         dockerfile_instruction_arguments(image, "RUN").is_empty()

@@ -132,6 +132,7 @@ fn wrong_value_fails_with_message_of_schema() {
             "at '/redis/existingSecret': 'My_Secret' does not match",
         ),
         ("settings.maxWait=5s", "at '/settings': additional properties 'maxWait' not allowed"),
+        ("settings.max-kyes=5", "at '/settings': additional properties 'max-kyes' not allowed"),
         (
             "settings.log-format=xml",
             "at '/settings/log-format': value must be one of 'text', 'json'",
@@ -171,6 +172,11 @@ fn values_that_exclude_each_other_fail_with_remedy() {
         ("settings.store=redis://redis", "settings.store: the chart sets this flag; use"),
         ("settings.token-key=secret", "settings.token-key: the chart sets this flag; use"),
         ("settings.cluster-key=secret", "settings.cluster-key: the chart sets this flag; use"),
+        ("settings.http=0.0.0.0:9090", "settings.http: the chart sets this flag; use"),
+        (
+            "settings.token-key-file=/key,tokens.existingSecret=tokens",
+            "settings.token-key-file: tokens.existingSecret sets the key, too; remove",
+        ),
     ] {
         let error = render_error(&["--set", wrong]);
         assert!(error.contains(message), "{wrong}: {error}");

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::common::project_path;
 use crate::common::slidegate_command;
-use crate::deploy::{kubernetes, run_command, systemd};
+use crate::deploy::{kubernetes, read_project_file, run_command, systemd};
 
 /// Returns the help text of `slidegate serve`.
 fn read_serve_help() -> String {
@@ -56,6 +58,18 @@ fn deploy_files_use_only_existing_flags_and_variables() {
         }
     }
     assert!(seen > 15, "{seen}");
+}
+
+#[test]
+fn schema_of_chart_lists_every_flag() {
+    let help = read_serve_help();
+    let lines = help.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
+    let mut flags: Vec<&str> = lines.filter_map(|flag| flag.split(' ').next()).collect();
+    flags.sort_unstable();
+    let schema: Value =
+        serde_json::from_str(&read_project_file("deploy/helm/values.schema.json")).unwrap();
+    let patterns = schema["properties"]["settings"]["patternProperties"].as_object().unwrap();
+    assert_eq!(patterns.keys().collect::<Vec<_>>(), [&format!("^({})$", flags.join("|"))]);
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 /// Returns the normalized path of a request target: without the query, and without the scheme and authority of an
 /// absolute URI.
 ///
-/// Paths that are equivalent according to RFC 3986 (6.2.2) become equal, because servers treat them as equal:
-/// `/a/../%6Cogin` is `/login`. Differences that matter to some servers are kept: `//`, `/login/`, `/Login`.
+/// Paths that servers treat as equal become equal: encoded characters are decoded, also reserved ones and those outside
+/// of ASCII, which RFC 3986 (6.2.2) keeps, and dot segments are removed. `/a/../%6Cogin` is `/login`. Differences that
+/// matter to some servers are kept: `//`, `/login/`, `/Login`, `%2F`, `%3B`.
 ///
 /// ```
 /// use slidegate_tower::extract::normalize_path;
@@ -16,7 +17,7 @@ use std::borrow::Cow;
 pub fn normalize_path(uri: &str) -> Cow<'_, str> {
     let path = path_without_query(uri);
     if path.contains('%') {
-        Cow::Owned(remove_dot_segments(&decode_unreserved_characters(path)).into_owned())
+        Cow::Owned(remove_dot_segments(&decode_characters(path)).into_owned())
     } else {
         remove_dot_segments(path)
     }
@@ -40,7 +41,7 @@ pub fn has_ambiguous_dot_segments(uri: &str) -> bool {
     if !path.contains(['.', '%']) {
         return false;
     }
-    let path = decode_unreserved_characters(path);
+    let path = decode_characters(path);
     let decoded = path.replace("%2F", "/").replace("%5C", "/").replace('\\', "/");
     let is_ambiguous = decoded != path || decoded.contains("//");
     decoded.replace("%3B", ";").split('/').any(|segment| match segment.split_once(';') {
@@ -69,28 +70,45 @@ fn strip_scheme_and_authority(uri: &str) -> &str {
     }
 }
 
-/// Decodes percent-encoded unreserved characters. The other encoded bytes remain encoded, with upper-case hexadecimal
-/// digits.
-fn decode_unreserved_characters(path: &str) -> String {
+/// Decodes percent-encoded characters. Some characters [stay encoded](stays_encoded), with upper-case hexadecimal digits,
+/// as do bytes that are not UTF-8.
+fn decode_characters(path: &str) -> String {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
-    while let Some((before, after)) = rest.split_once('%') {
-        decoded.push_str(before);
-        rest = after;
-        match parse_hex_byte(after) {
-            Some(byte) => {
-                rest = &after[2..];
-                match byte {
-                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                        decoded.push(char::from(byte));
-                    }
-                    _ => decoded.push_str(&format!("%{byte:02X}")),
+    while let Some(start) = rest.find('%') {
+        decoded.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let mut bytes = Vec::new();
+        while let Some(byte) = rest.strip_prefix('%').and_then(parse_hex_byte) {
+            bytes.push(byte);
+            rest = &rest[3..];
+        }
+        if bytes.is_empty() {
+            decoded.push('%');
+            rest = &rest[1..];
+        }
+        for chunk in bytes.utf8_chunks() {
+            for char in chunk.valid().chars() {
+                if stays_encoded(char) {
+                    push_encoded(&mut decoded, char.encode_utf8(&mut [0; 4]).as_bytes());
+                } else {
+                    decoded.push(char);
                 }
             }
-            None => decoded.push('%'),
+            push_encoded(&mut decoded, chunk.invalid());
         }
     }
     decoded + rest
+}
+
+/// Returns whether a character means something else, or nothing, if it is not encoded: separators of a URI, backslashes,
+/// which some servers convert to slashes, and control characters.
+fn stays_encoded(char: char) -> bool {
+    matches!(char, '/' | '?' | '#' | '%' | ';' | '\\') || char.is_control()
+}
+
+fn push_encoded(text: &mut String, bytes: &[u8]) {
+    bytes.iter().for_each(|byte| text.push_str(&format!("%{byte:02X}")));
 }
 
 /// Parses the two hexadecimal digits at the start of the text; `None` if the text does not start with two such digits.
@@ -148,13 +166,23 @@ mod tests {
         {
             assert_eq!(normalize_path(same), "/login", "{same}");
         }
+        for (same, expected) in [
+            ("/users%3alogin", "/users:login"),
+            ("/%40me/%24%26%2b%2C%21", "/@me/$&+,!"),
+            ("/caf%c3%A9", "/café"),
+            ("/a%20b", "/a b"),
+        ] {
+            assert_eq!(normalize_path(same), expected, "{same}");
+            assert_eq!(normalize_path(expected), expected);
+        }
         for (uri, expected) in [
             ("/a/b/..", "/a/"),
             ("/a/.", "/a/"),
             ("/..", "/"),
             ("/.well-known/x", "/.well-known/x"),
             ("/a%2fb%3f", "/a%2Fb%3F"),
-            ("/%c3%a4", "/%C3%A4"),
+            ("/%c3%28%ff%c2%85", "/%C3(%FF%C2%85"),
+            ("/%25%36%43%3b%5c%0a", "/%256C%3B%5C%0A"),
         ] {
             assert_eq!(normalize_path(uri), expected, "{uri}");
         }

@@ -34,6 +34,23 @@ impl<S: Store> Gate<S> {
         }
     }
 
+    /// Decides a call with an idempotency key if the store remembers its key. Otherwise charges nothing, and returns
+    /// `None`.
+    pub(super) async fn decide_remembered_call(
+        &self,
+        matched: &MatchedRules<'_>,
+    ) -> Option<Decision<'static>> {
+        let identity = matched.options()?.identity.as_ref()?;
+        let mut hits: HitList<'_> = matched.hits().collect();
+        // No hit fits, so that a call that is not remembered is denied.
+        hits.iter_mut().for_each(|hit| hit.required = hit.limit.capacity().saturating_add(1));
+        match self.store.charge_once_async(&hits, identity).await {
+            Ok(ChargeOnceResult::Decided(_)) | Err(_) => None,
+            // Decided again with its own hits, which the store compares with the hits of the earlier call.
+            Ok(_) => Some(self.decide_idempotent(matched, identity).await),
+        }
+    }
+
     /// Applies a settlement, unless a settlement of the same call has been applied before. `is_degraded` is `true` if
     /// this gate made the charges in memory, while the store was unavailable; they are corrected in memory.
     ///

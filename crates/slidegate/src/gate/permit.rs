@@ -11,6 +11,9 @@ use crate::store::{PermitChange, Store, StoreError, SyncStore, poll_once};
 
 /// An allowed request in flight. When the guard is dropped, the [permit](Permit) of the request is released.
 ///
+/// The guard of a repeated call, with an [idempotency key](Request::with_idempotency_key), has the permit of the first
+/// call, and does not release it when it is dropped.
+///
 /// The permit expires if the request takes longer than `permit_ttl`. [Renew](Self::renew) it in time, for example each
 /// time a third of its [time to live](Permit::ttl) has passed.
 ///
@@ -37,6 +40,8 @@ pub struct PermitGuard<'g, S: Store> {
     decision: Decision<'static>,
     /// `None` if no limit bounds the requests in flight, or the permit has been released.
     permit: Option<Permit>,
+    /// Whether the permit is released when the guard is dropped.
+    is_released_on_drop: bool,
 }
 
 /// Requests in flight.
@@ -128,15 +133,17 @@ impl Permit {
 
 impl<'g, S: Store> PermitGuard<'g, S> {
     fn new(gate: &'g Gate<S>, decision: Decision<'static>) -> Self {
-        let permit = decision.permit();
-        Self { gate: GateRef::Borrowed(gate), decision, permit }
+        let (permit, is_released_on_drop) =
+            (decision.permit(), decision.repeated_after().is_none());
+        Self { gate: GateRef::Borrowed(gate), decision, permit, is_released_on_drop }
     }
 
     /// Converts to a guard that owns a reference to its gate, for a task or the body of a response. `gate` is the gate
     /// that returned the guard.
     pub fn into_owned(mut self, gate: Arc<Gate<S>>) -> PermitGuard<'static, S> {
         let (decision, permit) = (self.decision.clone(), self.permit.take());
-        PermitGuard { gate: GateRef::Shared(gate), decision, permit }
+        let is_released_on_drop = self.is_released_on_drop;
+        PermitGuard { gate: GateRef::Shared(gate), decision, permit, is_released_on_drop }
     }
 
     /// Returns the decision of the request.
@@ -189,7 +196,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
 
 impl<S: Store> Drop for PermitGuard<'_, S> {
     fn drop(&mut self) {
-        if let Some(permit) = self.permit.take() {
+        if let Some(permit) = self.permit.take().filter(|_| self.is_released_on_drop) {
             permit.release_later(&self.gate);
         }
     }

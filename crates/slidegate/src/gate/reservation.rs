@@ -15,7 +15,8 @@ use crate::store::{Adjustment, SettleResult, Store, StoreError, SyncStore, poll_
 const SETTLE_TTL: Duration = Duration::from_secs(60);
 
 /// The charges of an allowed request, which are an estimate. They are corrected with [`settle`](Self::settle). If the
-/// reservation is dropped before, they are reverted.
+/// reservation is dropped before, they are reverted. The charges of a call with an
+/// [idempotency key](Request::with_idempotency_key) stay, so that a repetition of the call can settle them.
 ///
 /// ```
 /// use slidegate::{ActualCosts, Descriptor, Gate, MemoryStore, Policy, Request};
@@ -63,7 +64,10 @@ impl<S: Store> Gate<S> {
     pub async fn reserve_async(&self, request: &Request<'_>) -> Result<Reservation<'_, S>, Denied> {
         let decision = self.check_async(request).await.into_result()?;
         let id = request.call_identity().map_or_else(CallId::unique, |call| call.id);
-        Ok(Reservation::new(self, id, decision))
+        // The charges of a call with a key belong to all of its repetitions.
+        let is_reverted_on_drop = request.call_identity().is_none();
+        let call = ReservedCall::from_decision(id, &decision);
+        Ok(Reservation { gate: GateRef::Borrowed(self), decision, call, is_reverted_on_drop })
     }
 }
 
@@ -86,13 +90,6 @@ impl ReservedCall {
 }
 
 impl<'g, S: Store> Reservation<'g, S> {
-    fn new(gate: &'g Gate<S>, id: CallId, decision: Decision<'static>) -> Self {
-        let call = ReservedCall::from_decision(id, &decision);
-        // A repeated call must not revert its charges when it is dropped, because they belong to the first call.
-        let is_reverted_on_drop = decision.repeated_after().is_none();
-        Self { gate: GateRef::Borrowed(gate), decision, call, is_reverted_on_drop }
-    }
-
     /// Converts to a reservation that owns a reference to its gate, for a task or the body of a response. `gate` is the
     /// gate that returned the reservation.
     ///

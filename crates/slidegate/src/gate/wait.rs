@@ -70,7 +70,7 @@ impl<S: Store> Gate<S> {
     }
 
     /// Charges a request as soon as it fits. Each attempt uses the current policy, so a new policy also applies to
-    /// requests that already wait.
+    /// requests that already wait. If a request cannot wait by the new policy, its next attempt is the last.
     pub(super) async fn wait_for_request(
         &self,
         timer: Timer,
@@ -87,11 +87,21 @@ impl<S: Store> Gate<S> {
             check: {
                 let policy = self.policy.load_full();
                 let matched = policy.apply(request);
+                if !can_wait(&matched) {
+                    wait.end_at_next_check();
+                }
                 let decision = self.decide_once(&matched).await;
                 let denying = self.denying_counters(&matched, &decision);
                 (decision, denying)
             },
-            peek: self.peek_async(request).await,
+            peek: {
+                let policy = self.policy.load_full();
+                let matched = policy.apply(request);
+                if let Some(decision) = self.decide_remembered_call(&matched).await {
+                    break wait.end_repetition(timer.now(), decision);
+                }
+                self.decide_once(&matched.into_peek()).await
+            },
         )
     }
 
@@ -118,7 +128,12 @@ impl<S: Store> Gate<S> {
                 let denying = self.denying_counters(matched, &decision);
                 (decision, denying)
             },
-            peek: self.decide_once(&matched.clone().into_peek()).await,
+            peek: {
+                if let Some(decision) = self.decide_remembered_call(matched).await {
+                    break wait.end_repetition(timer.now(), decision);
+                }
+                self.decide_once(&matched.clone().into_peek()).await
+            },
         )
     }
 

@@ -74,6 +74,32 @@ fn larger_limit_of_new_policy_admits_waiting_request() {
 }
 
 #[test]
+fn wait_ends_when_new_policy_charges_denied_requests() {
+    run_on_paused_time(async {
+        let policy = |more| {
+            let policy =
+                format!("rules: [{{ name: a, limits: [2/s]{more}, algorithm: sliding_log }}]");
+            Policy::from_yaml(&policy).unwrap()
+        };
+        let (clock, gate) = new_gate("rules: [{ name: a, limits: [1/h], algorithm: sliding_log }]");
+        assert!(gate.check(&request()).is_allowed());
+        let waiting = async {
+            let is_allowed = gate.wait_async(&request()).await.is_ok();
+            (is_allowed, clock.elapsed_ms())
+        };
+        let reload = async {
+            sleep(ms(30)).await;
+            // Fills the counter of the new policy before the waiting request is decided by it.
+            gate.replace_policy(policy(", charge: always"));
+            let _ = gate.report(&Request::new("default", Descriptor::new([]).cost(2)));
+        };
+        assert_eq!(tokio::join!(waiting, reload).0, (false, 30));
+        sleep(ms(1_001)).await;
+        assert_eq!(gate.peek(&request()).remaining(), 2);
+    });
+}
+
+#[test]
 fn banned_and_observed_requests_do_not_wait() {
     run_on_paused_time(async {
         let (clock, gate) = new_gate("rules: [{ name: a, limits: denied }]");
@@ -170,5 +196,31 @@ fn waiting_repetitions_are_charged_once() {
         let repeated = call(&eight).await;
         assert!(repeated.is_allowed() && repeated.repeated_after().is_some());
         assert_eq!(repeated.waited(), ms(0));
+    });
+}
+
+#[test]
+fn repetition_does_not_wait_behind_other_calls() {
+    run_on_paused_time(async {
+        let (clock, gate) = new_gate("rules: [{ name: a, limits: [1/s], algorithm: sliding_log }]");
+        let one = Request::new("default", Descriptor::new([]).cost(1)).with_max_wait(ms(1_500));
+        let repeated = one.clone().with_idempotency_key(IdempotencyKey::new("a"));
+        assert!(gate.check_async(&repeated).await.is_allowed());
+        let repetitions = async {
+            sleep(ms(10)).await;
+            let same = gate.check_async(&repeated).await;
+            assert!(same.is_allowed() && same.repeated_after() == Some(ms(10)), "{same:?}");
+            assert_eq!(same.waited(), ms(0));
+            let policy = gate.policy();
+            let same = gate.decide_async(&policy.apply(&repeated)).await;
+            assert!(same.is_allowed() && same.repeated_after() == Some(ms(10)), "{same:?}");
+            // Another call still has to wait longer than it can.
+            let other = repeated.clone().with_idempotency_key(IdempotencyKey::new("b"));
+            assert!(!gate.check_async(&other.with_max_wait(ms(500))).await.is_allowed());
+            assert_eq!(clock.elapsed_ms(), 10);
+        };
+        let (waited, ()) = tokio::join!(gate.check_async(&one), repetitions);
+        assert!(waited.is_allowed());
+        assert_eq!((clock.elapsed_ms(), gate.stats().waits.admitted), (1_000, 1));
     });
 }

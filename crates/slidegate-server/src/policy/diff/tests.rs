@@ -63,6 +63,15 @@ rules:
 }
 
 #[test]
+fn replaced_rules_have_lines() {
+    let policy = |replaces: &str| {
+        format!("rules: [{{ name: b, limits: [1/s] }}, {{ name: a, limits: [1/s]{replaces} }}]")
+    };
+    let lines = policy_diff_lines(&policy(""), &policy(", replaces: [b]"));
+    assert_eq!(lines, ["+ rule `a`: applies in place of `b`"]);
+}
+
+#[test]
 fn changed_counters_have_lines() {
     assert_eq!(
         rule_diff_lines("limits: [10/min]", "limits: [10/min], algorithm: sliding_log"),

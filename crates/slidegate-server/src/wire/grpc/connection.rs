@@ -23,9 +23,10 @@ use crate::connections::{ClientStream, ConnectionError, Protocol};
 /// 1.36, and any number before.
 const MAX_OPEN_CALLS: u32 = 4096;
 
-/// Maximum size of the headers of a call in bytes. The caller, such as Envoy, chooses these headers; its end clients
-/// cannot make them larger.
-const MAX_HEADER_BYTES: u32 = 16 * 1024;
+/// Maximum size of the headers of a call in bytes. Envoy's clients must not be able to exceed it, because Envoy lets a
+/// request pass if its call fails. With tracing, Envoy copies `tracestate` from the request, which has up to 60 KiB of
+/// headers by default.
+const MAX_HEADER_BYTES: u32 = 128 * 1024;
 
 /// Flow control window of a call in bytes. Larger messages need several round trips.
 const FLOW_CONTROL_WINDOW_BYTES: u32 = 16 * 1024;

@@ -31,7 +31,7 @@ use slidegate::Policy;
 
 use self::hosts::note_address_differences;
 use self::rule::{ConvertedRule, convert_limit};
-use self::servers::{DUMPED_FILE_COMMENT, Server, ServerReader};
+use self::servers::{DUMPED_FILE_COMMENT, Server, ServerReader, note_includes_in_servers};
 use self::settings::ZoneLimit;
 use self::zone::{Zones, directive_position, read_zones};
 use crate::policy::FileText;
@@ -144,9 +144,9 @@ fn nesting_depth(text: &str) -> usize {
 
 /// Adds a note for each `include`, because the files that it names are not read.
 fn note_includes(files: &[FileText], configs: &[(&Path, Config)], findings: &mut Findings) {
-    // The output of `nginx -T` contains the included files, each below a comment with this text, so it needs no notes.
+    // The output of `nginx -T` contains the included files, each below a comment with this text.
     if files.iter().any(|file| file.text.contains(DUMPED_FILE_COMMENT)) {
-        return;
+        return note_includes_in_servers(configs, findings);
     }
     for (path, config) in configs {
         for include in config.all_directives().filter(|directive| directive.is("include")) {

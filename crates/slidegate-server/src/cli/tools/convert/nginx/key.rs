@@ -188,11 +188,18 @@ impl MapBlock {
                 .ok_or_else(|| format!("slidegate has no attribute for `{}`", self.source))?;
         let has_default_key = !self.default.is_empty();
         let listed = self.results.iter().filter(|(_, result)| result.is_empty() == has_default_key);
-        let values = listed.map(|(value, _)| value.clone()).collect();
-        let condition = ValueCondition { values, is_negated: has_default_key };
-        if condition.values.is_empty() {
-            return Ok(None);
+        let mut values: Vec<String> = listed.map(|(value, _)| value.clone()).collect();
+        if !attribute.starts_with("header.") {
+            // Every request has a host, a path, a method and an address.
+            values.retain(|value| !value.is_empty());
         }
+        if values.is_empty() {
+            return match has_default_key {
+                true => Ok(None),
+                false => Err(format!("`{}` is never empty", self.source)),
+            };
+        }
+        let condition = ValueCondition { values, is_negated: has_default_key };
         let condition = to_policy_values(&attribute, condition)?;
         Ok(Some(KeyFilter { attribute, condition }))
     }

@@ -1,10 +1,10 @@
 //! Reads the servers and locations of nginx, and the limits of each.
 
-use std::mem;
 use std::path::{Path, PathBuf};
 
 use nginx_lint_parser::ast::{Block, Config, ConfigItem, Directive};
 
+use super::condition::matches_pattern;
 use super::hosts::{Listen, set_default_addresses};
 use super::settings::{InheritedSettings, SettingsReader, ZoneLimit};
 use super::zone::{Zones, directive_position, read_words, trim_quotes};
@@ -156,20 +156,49 @@ fn inner_directives(directive: &Directive) -> Vec<&Directive> {
     directive.block.iter().flat_map(Block::directives).collect()
 }
 
-/// Returns the directives of each file that the output of `nginx -T` contains, or of the whole file.
-fn sections(config: &Config) -> Vec<Vec<&Directive>> {
-    let (mut sections, mut section) = (Vec::new(), Vec::new());
+/// Returns the directives of each file that the output of `nginx -T` contains, with the path of the file, or of the whole
+/// file, without a path.
+fn sections(config: &Config) -> Vec<(&str, Vec<&Directive>)> {
+    let mut sections = vec![("", Vec::new())];
     for item in &config.items {
         match item {
-            ConfigItem::Directive(directive) => section.push(&**directive),
-            ConfigItem::Comment(comment) if comment.text.starts_with(DUMPED_FILE_COMMENT) => {
-                sections.push(mem::take(&mut section));
+            ConfigItem::Directive(directive) => {
+                sections.last_mut().into_iter().for_each(|(_, section)| section.push(&**directive));
+            }
+            ConfigItem::Comment(comment) => {
+                if let Some(path) = comment.text.strip_prefix(DUMPED_FILE_COMMENT) {
+                    sections.push((path.trim_end_matches(':'), Vec::new()));
+                }
             }
             _ => {}
         }
     }
-    sections.push(section);
     sections
+}
+
+/// Adds a note for each `include` within a server or location that the output of `nginx -T` contains, if the included
+/// file has limits: they are read as limits of `http`.
+pub fn note_includes_in_servers(configs: &[(&Path, Config)], findings: &mut Findings) {
+    let file_name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let has_limits = |directives: &[&Directive]| {
+        !is_part_of_server(directives)
+            && directives.iter().any(|directive| directive.name.starts_with("limit_req"))
+    };
+    for (path, config) in configs {
+        let sections = sections(config).into_iter().filter(|(_, section)| has_limits(section));
+        let files: Vec<String> = sections.map(|(file, _)| file_name(file)).collect();
+        let blocks =
+            config.all_directives().filter(|other| other.is("server") || other.is("location"));
+        for include in blocks.flat_map(inner_directives).filter(|other| other.is("include")) {
+            let Some(names) = read_words(include).into_iter().next() else { continue };
+            if files.iter().any(|file| matches_pattern(&file_name(&names), file)) {
+                let message = format!(
+                    "the limits of `include {names}` were converted as if it were in `http`: copy the included lines here, and convert again"
+                );
+                findings.push_note(path, directive_position(include), message);
+            }
+        }
+    }
 }
 
 /// Returns whether nginx includes a file in a server, because the file has a `location` outside of a `server`.
@@ -202,7 +231,7 @@ impl<'r> ServerReader<'r> {
         let all_sections: Vec<(&Path, Vec<&Directive>)> = configs
             .iter()
             .flat_map(|(path, config)| {
-                sections(config).into_iter().map(move |section| (*path, section))
+                sections(config).into_iter().map(move |(_, section)| (*path, section))
             })
             .collect();
         let mut http = InheritedSettings::default();
@@ -301,6 +330,17 @@ impl<'r> ServerReader<'r> {
             let settings = self.settings.read_settings(path, &inner, outer);
             let words: Vec<&str> =
                 directive.args.iter().map(|word| trim_quotes(&word.raw)).collect();
+            let is_named = words.first().is_some_and(|word| word.starts_with('@'));
+            if is_named || inner.iter().any(|other| other.is("internal")) {
+                if inner.iter().any(|other| other.is("limit_req")) {
+                    let message = format!(
+                        "the limits of `location {}` were not converted: requests reach it only after another location; add the limits there",
+                        words.join(" ")
+                    );
+                    self.settings.findings.push_note(path, directive_position(directive), message);
+                }
+                continue;
+            }
             let (is_exact, prefix) = match words[..] {
                 ["=", path] => (true, path),
                 ["^~", prefix] => (false, prefix),
@@ -310,14 +350,7 @@ impl<'r> ServerReader<'r> {
                         "`location {}` was not converted: its requests have the limits of the other locations",
                         words.join(" ")
                     );
-                    // A location with `@` needs no note, because requests reach it only after another location.
-                    if !words.first().is_some_and(|word| word.starts_with('@')) {
-                        self.settings.findings.push_note(
-                            path,
-                            directive_position(directive),
-                            message,
-                        );
-                    }
+                    self.settings.findings.push_note(path, directive_position(directive), message);
                     continue;
                 }
             };

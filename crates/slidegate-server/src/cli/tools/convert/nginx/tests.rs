@@ -295,6 +295,57 @@ fn map_and_geo_that_are_not_converted_have_a_remedy() {
 }
 
 #[test]
+fn limits_of_internal_locations_have_notes() {
+    let (rules, notes) = convert_text(&format!(
+        "{TWO_ZONES}server {{
+            location /login {{ limit_req zone=one; }}
+            location @app {{ limit_req zone=two; }}
+            location /errors/ {{ internal; limit_req zone=two; }}
+            location @static {{ root /srv; }}
+        }}"
+    ));
+    assert_eq!(rules, rule("one", "{path: /login*}", 1));
+    let message = |location| {
+        format!(
+            "the limits of `location {location}` were not converted: requests reach it only after another location; add the limits there"
+        )
+    };
+    for location in ["@app", "/errors/"] {
+        assert!(notes.iter().any(|note| note.ends_with(&message(location))), "{notes:?}");
+    }
+    assert!(notes.iter().all(|note| !note.contains("@static")), "{notes:?}");
+}
+
+#[test]
+fn dumped_file_that_location_includes_has_note() {
+    let (_, notes) = convert_text(&format!(
+        "# configuration file /etc/nginx/nginx.conf:
+{TWO_ZONES}server {{ limit_req zone=two; location /login {{ include snippets/*.conf; }} include other.conf; }}
+# configuration file /etc/nginx/snippets/strict.conf:
+limit_req zone=one;
+# configuration file /etc/nginx/other.conf:
+gzip on;"
+    ));
+    let message = "the limits of `include snippets/*.conf` were converted as if it were in `http`: copy the included lines here, and convert again";
+    assert_eq!(notes.iter().filter(|note| note.contains("include")).count(), 1, "{notes:?}");
+    assert!(notes.iter().any(|note| note.ends_with(message)), "{notes:?}");
+}
+
+#[test]
+fn empty_value_of_map_of_host_is_ignored() {
+    let (rules, notes) = convert_text(
+        "map $host $named { '' ''; default $remote_addr; }
+        limit_req_zone $named zone=a:1m rate=1r/s;
+        map $host $unnamed { '' $remote_addr; }
+        limit_req_zone $unnamed zone=b:1m rate=1r/s;
+        server { server_name one.example; limit_req zone=a; limit_req zone=b; }",
+    );
+    assert_eq!(rules, rule("a", "", 1));
+    let unnamed = "4:9: the zone `b` was not converted: the `map` of its key `$unnamed`: `$host` is never empty; send `$unnamed` in a header, and count by this header";
+    assert_eq!(notes[0], unnamed);
+}
+
+#[test]
 fn limit_of_http_applies_to_servers_in_other_files() {
     let http = "http { limit_req_zone $server_name zone=one:1m rate=5r/m; limit_req zone=one; }";
     let server = "server { location /x { } } server { location = /y { limit_req_dry_run on; } }";
