@@ -3,7 +3,8 @@
 
 use crate::common::Server;
 use crate::grpc::client::{
-    Client, Code, RateLimitDescriptor, RateLimitRequest, new_descriptor, new_request,
+    Client, Code, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT_PATH,
+    new_descriptor, new_request,
 };
 use crate::grpc::raw::RawGrpcConnection;
 
@@ -53,6 +54,21 @@ async fn long_or_non_utf8_values_have_separate_counters() {
     }
     for value in &values {
         assert_eq!(check(value).await, Code::OverLimit, "{:?}", &value[..value.len().min(20)]);
+    }
+}
+
+/// With tracing, Envoy copies `tracestate` from the request of its client, which has up to 60 KiB of headers.
+#[tokio::test]
+async fn long_tracestate_of_client_does_not_fail_call() {
+    let server = Server::start_with_grpc(POLICY, &[]);
+    let client = Client::connect(&server).await;
+    for expected in [Code::Ok, Code::OverLimit] {
+        let mut request = tonic::Request::new(request_with_user("ann"));
+        let state = format!("vendor={}", "x".repeat(59 * 1024));
+        request.metadata_mut().insert("tracestate", state.parse().unwrap());
+        let response: RateLimitResponse =
+            client.call(SHOULD_RATE_LIMIT_PATH, request).await.unwrap();
+        assert_eq!(response.overall_code(), expected);
     }
 }
 

@@ -19,8 +19,9 @@ const TOKEN_KEY: [&str; 2] = ["--token-key", "a key of all instances"];
 
 fn start_server(redis: &Redis, flags: &[&str]) -> Server {
     let address = redis.address();
-    let store = ["--store", &address, "--redis-timeout", "30s"];
-    Server::start_with_admin(POLICY, &[&store, flags].concat())
+    let timeout = ["--redis-timeout", "30s"];
+    let timeout = if flags.contains(&timeout[0]) { &[][..] } else { &timeout };
+    Server::start_with_admin(POLICY, &[&["--store", &address], timeout, flags].concat())
 }
 
 fn post(client: &Client, path: &str, body: &Value) -> HttpResponse {
@@ -73,6 +74,27 @@ fn own_token_key_is_a_warning_at_first_reservation() {
     server.send_signal("TERM");
     let rest = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)));
     assert!(rest.into_iter().all(|line| !line.contains(warning)));
+}
+
+#[test]
+fn settlement_without_redis_counts_as_outage() {
+    let mut redis = Redis::start();
+    let server = start_server(&redis, &["--redis-timeout", "100ms"]);
+    let client = Client::new(&server);
+    let reserved = post(
+        &client,
+        "/v1/reserve",
+        &json!({"attributes": {"client": "ann"}, "costs": {"tokens": 7}}),
+    )
+    .json();
+    redis.kill();
+    let settlement = json!({"reservation": reserved["reservation"], "costs": {"tokens": 1}});
+    assert_eq!(post(&client, "/v1/settle", &settlement).status, 503);
+    let metrics = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
+    for line in [r#"result="store_unavailable"} 1"#, r#"result="error"} 0"#] {
+        let line = format!(r#"slidegate_requests_total{{protocol="http",{line}"#);
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
 }
 
 #[test]
