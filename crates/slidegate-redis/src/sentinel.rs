@@ -43,7 +43,7 @@ pub struct Sentinels {
 #[derive(Default)]
 struct LatestMaster {
     reported: Option<ReportedMaster>,
-    /// The time since which all reports have had an older epoch.
+    /// The time since which most Sentinels have reported older epochs, and none the latest one.
     older_since: Option<Instant>,
 }
 
@@ -162,9 +162,12 @@ impl LatestMaster {
         let reported = || reports.iter().flatten();
         let Some(newest) = reported().max_by_key(|master| master.epoch) else { return false };
         if self.reported.as_ref().is_some_and(|latest| newest.epoch < latest.epoch) {
+            if 2 * reported().count() <= reports.len() {
+                self.older_since = None;
+                return false;
+            }
             let older_since = *self.older_since.get_or_insert(now);
-            let are_most = 2 * reported().count() > reports.len();
-            if !are_most || now.duration_since(older_since) < OLDER_EPOCH_TIMEOUT {
+            if now.duration_since(older_since) < OLDER_EPOCH_TIMEOUT {
                 return false;
             }
         }
@@ -258,6 +261,7 @@ mod tests {
         assert!(!update(1, &[report(5, "a"), report(4, "a"), None]));
         assert!(!update(2, &[report(4, "b"), None, None]), "missed a failover");
         assert!(!update(10, &[report(4, "b"), None, None]), "only one Sentinel");
+        assert!(!update(11, &[report(4, "b"), report(4, "b"), None]), "for the first time");
         assert!(!update(11, &[report(4, "b"), report(5, "a"), report(4, "b")]));
         assert!(!update(12, &[report(4, "b"), report(4, "b"), report(4, "b")]), "not for long");
         assert!(!update(15, &[None, None, None]));

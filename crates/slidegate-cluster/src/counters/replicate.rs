@@ -181,6 +181,20 @@ impl Counters {
         }
     }
 
+    /// Returns whether a key has a replica. Creates it if this node has charged the key: with its own counters, so that it
+    /// is removed when the state is evicted.
+    fn has_replica_of_known_key(&self, shard: &mut Shard, key: u64) -> bool {
+        if shard.replicas.get(key).is_none()
+            && let Some(kind) = shard.states.kind(key)
+        {
+            with_counter!(self.kinds.counter_of_kind(kind), counter => {
+                Self::copy_charges_to_replica(shard, counter, key);
+            });
+            return shard.replicas.get(key).is_some_and(|replica| replica.has_own_counters());
+        }
+        shard.replicas.get(key).is_some()
+    }
+
     /// Merges an update of a counter of this node. Another node may have removed units, and it knows more charged units
     /// if this node has lost the counter. The merged counter is sent to all nodes with the next flush, since the other
     /// node may stop before its update has reached all of them.
@@ -431,9 +445,7 @@ impl ReplicatedCounters for Counters {
             }
             let is_full =
                 shard.replicas.len() >= max_replicas || self.replicas_use_half_of_memory();
-            let is_known =
-                shard.replicas.get(update.key).is_some() || shard.states.contains(update.key);
-            if is_full && !is_known {
+            if is_full && !self.has_replica_of_known_key(shard, update.key) {
                 continue;
             }
             if is_own {

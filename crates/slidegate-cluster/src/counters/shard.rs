@@ -124,10 +124,16 @@ impl HasStateTable for FixedWindow {
 }
 
 impl StateTables {
-    pub(super) fn contains(&mut self, key: u64) -> bool {
-        self.sliding_buckets.find(key).is_some()
-            || self.sliding_counter.find(key).is_some()
-            || self.fixed_window.find(key).is_some()
+    fn contains(&mut self, key: u64) -> bool {
+        self.kind(key).is_some()
+    }
+
+    /// Returns the kind of a key; `None` if the key has no state.
+    pub(super) fn kind(&mut self, key: u64) -> Option<CounterKindId> {
+        let Self { sliding_buckets, sliding_counter, fixed_window } = self;
+        let kind = sliding_buckets.find_mut(key).map(|slot| slot.state.kind);
+        let kind = kind.or_else(|| sliding_counter.find_mut(key).map(|slot| slot.state.kind));
+        kind.or_else(|| fixed_window.find_mut(key).map(|slot| slot.state.kind))
     }
 
     pub(super) fn key_count(&self) -> usize {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Router;
-use axum::http::{Request, Response, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 use axum::response::IntoResponse;
 use http_body_util::{BodyExt, Full};
 use thiserror::Error;
@@ -41,6 +41,9 @@ pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 
 /// The maximum size of a message in bytes whose call is handled on the thread of its connection.
 const MAX_SMALL_MESSAGE_BYTES: usize = 16 * 1024;
+
+/// The maximum size of a header's value in bytes that a call keeps while it waits. The server reads no longer header.
+const MAX_KEPT_HEADER_BYTES: usize = 1024;
 
 /// The maximum size of a message of the health and reflection services in bytes. Such messages contain only a name.
 const MAX_HEALTH_OR_REFLECTION_MESSAGE_BYTES: usize = 4 * 1024;
@@ -110,10 +113,11 @@ impl TowerService<Request<Body>> for ConnectionServices {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, call: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut call: Request<Body>) -> Self::Future {
         let open_call = self.0.calls.start();
         let connection = self.0.clone();
         if call.uri().path() == rate_limit::SHOULD_RATE_LIMIT_PATH {
+            remove_long_headers(call.headers_mut());
             return Box::pin(async move {
                 let _open_call = open_call;
                 Ok(connection.respond_to_rate_limit_call(call).await)
@@ -129,6 +133,15 @@ impl TowerService<Request<Body>> for ConnectionServices {
             Ok(response.await?.map(|body| Body::new(body.map_frame(keep_open))))
         })
     }
+}
+
+/// Removes headers that no part of the server reads. A client of Envoy may have chosen them, such as a `tracestate` of
+/// many KiB, and they would occupy memory until the call ends.
+fn remove_long_headers(headers: &mut HeaderMap) {
+    let is_long = |value: &HeaderValue| value.len() > MAX_KEPT_HEADER_BYTES;
+    let long = headers.iter().filter(|(_, value)| is_long(value));
+    let names: Vec<HeaderName> = long.map(|(name, _)| name.clone()).collect();
+    names.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 impl ConnectionState {

@@ -1,5 +1,6 @@
 //! Calls with an idempotency key: the repetition of an admitted call is not charged again.
 
+use super::wait::can_wait;
 use super::{Gate, decide};
 use crate::call::CallIdentity;
 use crate::decision::{Decision, DecisionLimits, PolicyLimits};
@@ -9,7 +10,7 @@ use crate::policy::{HitList, MatchedRules, OnStoreError};
 use crate::reason::Reason;
 use crate::store::{
     CallSettlement, ChargeOnceResult, ChargeResult, Receipt, SettleResult, Store, StoreError,
-    SyncStore,
+    SyncStore, Veto,
 };
 
 impl<S: Store> Gate<S> {
@@ -35,7 +36,7 @@ impl<S: Store> Gate<S> {
     }
 
     /// Decides a call with an idempotency key if the store remembers its key. Otherwise charges nothing, and returns
-    /// `None`.
+    /// `None`. The call [can wait](can_wait), so it charges nothing if it is denied.
     pub(super) async fn decide_remembered_call(
         &self,
         matched: &MatchedRules<'_>,
@@ -44,10 +45,15 @@ impl<S: Store> Gate<S> {
         let mut hits: HitList<'_> = matched.hits().collect();
         // No hit fits, so that a call that is not remembered is denied.
         hits.iter_mut().for_each(|hit| hit.required = hit.limit.capacity().saturating_add(1));
+        if !can_wait(matched) || hits.iter().all(|hit| hit.veto == Veto::Never) {
+            return None;
+        }
         match self.store.charge_once_async(&hits, identity).await {
-            Ok(ChargeOnceResult::Decided(_)) | Err(_) => None,
-            // Decided again with its own hits, which the store compares with the hits of the earlier call.
-            Ok(_) => Some(self.decide_idempotent(matched, identity).await),
+            Ok(ChargeOnceResult::Repeated { .. } | ChargeOnceResult::OtherRequest) => {
+                // Decided again with its own hits, which the store compares with the hits of the earlier call.
+                Some(self.decide_idempotent(matched, identity).await)
+            }
+            Ok(ChargeOnceResult::Decided(_) | ChargeOnceResult::InProgress) | Err(_) => None,
         }
     }
 
