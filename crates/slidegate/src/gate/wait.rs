@@ -97,10 +97,10 @@ impl<S: Store> Gate<S> {
             peek: {
                 let policy = self.policy.load_full();
                 let matched = policy.apply(request);
-                if let Some(decision) = self.decide_remembered_call(&matched).await {
+                if let Some(decision) = Box::pin(self.decide_remembered_call(&matched)).await {
                     break wait.end_repetition(timer.now(), decision);
                 }
-                self.decide_once(&matched.into_peek()).await
+                self.peek_async(request).await
             },
         )
     }
@@ -129,7 +129,7 @@ impl<S: Store> Gate<S> {
                 (decision, denying)
             },
             peek: {
-                if let Some(decision) = self.decide_remembered_call(matched).await {
+                if let Some(decision) = Box::pin(self.decide_remembered_call(matched)).await {
                     break wait.end_repetition(timer.now(), decision);
                 }
                 self.decide_once(&matched.clone().into_peek()).await
