@@ -22,6 +22,7 @@ macro_rules! with_counter {
 mod decide;
 mod fingerprint;
 mod kinds;
+mod remove;
 mod replicate;
 mod shard;
 
@@ -277,7 +278,8 @@ impl Counters {
         self.shards.unevictable_bytes() >= self.max_memory() / 2
     }
 
-    /// Returns `true` if replicas that are not needed are removed, and not created.
+    /// Returns `true` if there is so little memory that replicas are created only if they are needed, and otherwise
+    /// removed.
     fn is_memory_scarce(&self) -> bool {
         self.replicas_use_half_of_memory() || self.memory_bytes() >= self.max_memory()
     }

@@ -24,7 +24,7 @@ impl RedisStoreInner {
         let random = fastrand::u32(..);
         let is_sent = |hit: &mut KeyedHit| {
             let is_selected = random.is_multiple_of(hit.sample) || hit.cost == 0;
-            is_selected || self.must_send_unselected_hit(hit, now)
+            self.must_send_after_denial(hit, is_selected, now) || is_selected
         };
         let is_sent: SmallVec<[bool; 2]> = hits.iter_mut().map(is_sent).collect();
         let sent_hits: KeyedHits = hits
@@ -57,21 +57,27 @@ impl RedisStoreInner {
         Ok(ChargeResult { allowed: result.allowed, outcomes, receipt })
     }
 
-    /// Returns whether a hit that was not selected at random must be sent, because its limit has denied recently. The hit
-    /// is then only checked, so that the charges stay right on average. But if the denial has expired, the hit becomes a
-    /// probe, and is charged.
-    fn must_send_unselected_hit(&self, hit: &mut KeyedHit, now: Timestamp) -> bool {
+    /// Returns whether a hit must be sent because its limit has denied recently, even if it is not selected at random. If
+    /// the denial has expired, the hit becomes a probe. Otherwise a hit that is not selected is only checked, so that the
+    /// charges stay right on average.
+    fn must_send_after_denial(
+        &self,
+        hit: &mut KeyedHit,
+        is_selected: bool,
+        now: Timestamp,
+    ) -> bool {
         if hit.sample == 1 || hit.veto == Veto::Never {
-            return hit.sample == 1;
+            return false;
         }
-        match self.deny_cache.lookup(hit, now) {
+        let is_probe = match self.deny_cache.lookup(hit, now) {
             CacheLookup::Missing | CacheLookup::Fits(_) => return false,
-            CacheLookup::Stale if hit.charge != ChargeWhen::Always => {
-                self.deny_cache.begin_sampled_probe(hit, now);
-            }
-            CacheLookup::Stale | CacheLookup::Denied(_) => {
-                (hit.cost, hit.charge) = (0, ChargeWhen::IfAdmitted);
-            }
+            CacheLookup::Stale => hit.charge != ChargeWhen::Always,
+            CacheLookup::Denied(_) => false,
+        };
+        if is_probe {
+            self.deny_cache.begin_sampled_probe(hit, now);
+        } else if !is_selected {
+            (hit.cost, hit.charge) = (0, ChargeWhen::IfAdmitted);
         }
         true
     }

@@ -139,6 +139,15 @@ async fn exhaust_limit(instance: &Instance) {
     }
 }
 
+/// Starts Redis and an instance, and sends requests until one is denied.
+async fn start_exhausted(rules: &str, deny_cache_ttl: Duration) -> (Redis, ManualClock, Instance) {
+    let (redis, clock) = (Redis::start(), ManualClock::default());
+    let settings = RedisSettings { deny_cache_ttl, ..RedisSettings::default() };
+    let instance = new_instance_with_settings(rules, &redis.address(), &clock, settings);
+    exhaust_limit(&instance).await;
+    (redis, clock, instance)
+}
+
 #[tokio::test]
 async fn exhausted_sampled_limit_allows_no_request() {
     const HOUR: Duration = Duration::from_secs(3_600);
@@ -146,10 +155,7 @@ async fn exhausted_sampled_limit_allows_no_request() {
         redis: { sample: 10% } }]";
     // Denials of sampled rules are cached for a second, even if the cache is disabled for others.
     for deny_cache_ttl in [Duration::ZERO, Duration::from_secs(1)] {
-        let (redis, clock) = (Redis::start(), ManualClock::default());
-        let settings = RedisSettings { deny_cache_ttl, ..RedisSettings::default() };
-        let instance = new_instance_with_settings(rules, &redis.address(), &clock, settings);
-        exhaust_limit(&instance).await;
+        let (redis, clock, instance) = start_exhausted(rules, deny_cache_ttl).await;
         for _ in 0..5 {
             let calls = redis.calls_of("evalsha");
             for _ in 0..200 {
@@ -181,10 +187,7 @@ async fn exhausted_sampled_limit_denies_requests_with_other_limits() {
       - { name: a, per: [tenant], limits: [1000/h], redis: { sample: 10% } }
       - { name: b, per: [user], limits: [100/min] }";
     for deny_cache_ttl in [Duration::ZERO, Duration::from_secs(1)] {
-        let (redis, clock) = (Redis::start(), ManualClock::default());
-        let settings = RedisSettings { deny_cache_ttl, ..RedisSettings::default() };
-        let instance = new_instance_with_settings(rules, &redis.address(), &clock, settings);
-        exhaust_limit(&instance).await;
+        let (_redis, clock, instance) = start_exhausted(rules, deny_cache_ttl).await;
         for nth in 0..2_000 {
             let user = nth.to_string();
             let descriptor = Descriptor::new([("tenant", "acme"), ("user", user.as_str())]);

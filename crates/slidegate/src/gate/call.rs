@@ -43,7 +43,7 @@ impl<S: Store> Gate<S> {
     ) -> Option<Decision<'static>> {
         let identity = matched.options()?.identity.as_ref()?;
         let mut hits: HitList<'_> = matched.hits().collect();
-        // No hit fits, so that a call that is not remembered is denied.
+        // No hit fits, so that a call that is not remembered is denied, if one of its hits can deny.
         hits.iter_mut().for_each(|hit| hit.required = hit.limit.capacity().saturating_add(1));
         if !can_wait(matched) || hits.iter().all(|hit| hit.veto == Veto::Never) {
             return None;
